@@ -1,0 +1,340 @@
+@0xb7c2e94d10f8a365;
+
+# The conversation between a client and replayd. Grammar of the bytes around these messages: schema/README.md and wire.h.
+# Fields are only ever added at the end.
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("replay::schema");
+
+enum ErrorCode {
+  ok @0;
+  invalidArgument @1;     # The message names the field, the value and the rule.
+  notFound @2;
+  alreadyExists @3;
+  timedOut @4;            # A wait ended by its deadline; waitReason says what it waited for.
+  resourceExhausted @5;   # A limit of the server, named in the message.
+  failedPrecondition @6;  # The state does not allow it, e.g. a policy version that is not newer.
+  writerExpired @7;       # The server no longer knows what this writer has already inserted.
+  corrupted @8;           # A checksum did not match.
+  unavailable @9;         # Draining or shutting down: try elsewhere or later.
+  bufferDropped @10;      # The buffer was dropped while the call waited.
+  unsupportedVersion @11;
+  protocolViolation @12;  # The conversation ends.
+  internal @13;
+}
+
+enum WaitReason {
+  none @0;
+  minSize @1;
+  pacing @2;
+  staleness @3;
+  filter @4;
+  groupIncomplete @5;
+  memory @6;
+  storage @7;
+  draining @8;
+  noProducer @9;
+  version @10;
+}
+
+enum AcknowledgementLevel {
+  memory @0;    # Survives nothing.
+  process @1;   # Survives kill -9.
+  disk @2;      # Survives power loss.
+}
+
+enum RetentionKind {
+  fifo @0;
+  positiveBias @1;
+}
+
+enum SelectorKind {
+  uniform @0;           # With replacement, the paper's.
+  uniformDistinct @1;   # No repeats within a batch.
+  lifo @2;
+  fifo @3;
+}
+
+struct BufferOptions {
+  # In CreateBuffer, 0 for a capacity, minSize or tolerance means "the default". AlterBuffer names the fields it changes.
+  capacityItems @0 :UInt64;
+  capacityBytes @1 :UInt64;
+  retention @2 :RetentionKind;
+  delta @3 :Text;                   # Decimal in [0,1), kept as written so that floor(delta*N) is exact.
+  selector @4 :SelectorKind;
+  maxDraws @5 :UInt32;              # 0: unbounded.
+  correctThreshold @6 :Float64;     # With hasCorrectThreshold: reward >= threshold is correct where correct is unknown.
+  hasCorrectThreshold @7 :Bool;
+  replayRatio @8 :Float64;          # Target draws per insert; 0: no pacing.
+  tolerance @9 :Float64;
+  minSize @10 :UInt64;
+  maxDrawsPerSample @11 :UInt32;
+  maxInsert @12 :UInt32;
+  paceDraws @13 :Bool = true;
+  paceInserts @14 :Bool = true;
+  seed @15 :UInt64;
+  hasSeed @16 :Bool;
+}
+
+struct Hello {
+  protocolVersion @0 :UInt32;
+  clientName @1 :Text;
+  token @2 :Text;
+}
+
+struct HelloReply {
+  protocolVersion @0 :UInt32;
+  serverVersion @1 :Text;
+  generation @2 :UInt64;            # New at each start that came up empty.
+  maxFrameBytes @3 :UInt64;
+  maxPayloadBytes @4 :UInt64;
+}
+
+struct CreateBuffer {
+  name @0 :Text;
+  options @1 :BufferOptions;
+}
+
+struct AlterBuffer {
+  name @0 :Text;
+  options @1 :BufferOptions;
+  fields @2 :List(Text);            # The option names to change, spelled as in the configuration file.
+}
+
+struct DropBuffer {
+  name @0 :Text;
+}
+
+struct Insert {
+  buffer @0 :Text;
+  writerHigh @1 :UInt64;            # 128-bit random id of the writer; 0,0: no receipts are kept.
+  writerLow @2 :UInt64;
+  sequence @3 :UInt64;              # 1, 2, 3 … for each (writer, buffer).
+  acknowledgedThrough @4 :UInt64;   # The writer has every receipt up to here; the server may forget them.
+  frameBytes @5 :List(UInt32);      # Sizes of the core frames that follow as payload, back to back.
+}
+
+struct InsertReply {
+  firstItem @0 :UInt64;             # Insertion number of the first trajectory; the others follow.
+  count @1 :UInt32;
+  duplicate @2 :Bool;               # The receipt of an earlier identical request.
+  level @3 :AcknowledgementLevel;   # What the insert survives, as reached.
+  live @4 :UInt64;
+}
+
+struct Sample {
+  buffer @0 :Text;
+  count @1 :UInt32;
+  step @2 :Int64;                   # With hasStep: the gradient step that will use the batch.
+  hasStep @3 :Bool;
+  givenBack @4 :UInt32;             # Draws of earlier batches that were never used, credited to pacing.
+}
+
+struct Draw {
+  # One slot of a batch.
+  frame @0 :UInt32;                 # Index into SampleReply.frameBytes; equal for repeats within the batch.
+  drawCount @1 :UInt32;             # Including this draw.
+  probability @2 :Float64;          # P(this slot returns this item | the state when Sample began).
+  staleness @3 :Int64;              # Gradient steps.
+  stepsSinceLastUse @4 :Int64;      # -1: never drawn before.
+  item @5 :UInt64;                  # Insertion number.
+}
+
+struct SampleReply {
+  draws @0 :List(Draw);
+  frameBytes @1 :List(UInt32);      # Distinct frames, in the order they follow as payload.
+  step @2 :Int64;                   # The step staleness was measured against.
+  withheld @3 :UInt64;              # Live items that could not be drawn: newer than step, or of an older epoch.
+}
+
+struct Get {
+  buffer @0 :Text;
+  ids @1 :List(Text);
+  afterItem @2 :UInt64;             # Without ids: the items with a higher insertion number, oldest first …
+  limit @3 :UInt32;                 # … at most this many. This is how a buffer is exported.
+}
+
+struct GetReply {
+  found @0 :List(UInt32);           # Index into Get.ids of each frame (with ids).
+  items @1 :List(UInt64);           # Insertion number of each frame.
+  drawCounts @2 :List(UInt32);
+  frameBytes @3 :List(UInt32);
+  more @4 :Bool;                    # Without ids: newer items exist.
+}
+
+struct Delete {
+  buffer @0 :Text;
+  ids @1 :List(Text);
+}
+
+struct DeleteReply {
+  deleted @0 :UInt32;
+}
+
+struct PolicyVersion {
+  runId @0 :Text;
+  epoch @1 :UInt64;
+  version @2 :Int64;
+  step @3 :Int64;
+  label @4 :Text;
+  uri @5 :Text;
+  publishedAtUnixNs @6 :Int64;
+}
+
+struct WaitVersion {
+  runId @0 :Text;
+  epoch @1 :UInt64;                 # Answers with the newest version that is later than (epoch, version).
+  version @2 :Int64;
+  hasVersion @3 :Bool;              # False: any published version will do.
+}
+
+struct ReportCost {
+  buffer @0 :Text;
+  generationSeconds @1 :Float64;
+  generatedTrajectories @2 :UInt64;
+  generatedTokens @3 :UInt64;
+  trainingSeconds @4 :Float64;
+  trainedDraws @5 :UInt64;
+  trainedTokens @6 :UInt64;
+  workers @7 :UInt32;               # W and T as the reporter counts itself; 0: not a producer.
+  trainers @8 :UInt32;
+}
+
+struct Stats {
+  buffer @0 :Text;                  # Empty: all.
+}
+
+struct NamedCount {
+  name @0 :Text;
+  count @1 :UInt64;
+}
+
+struct Histogram {
+  bounds @0 :List(Float64);         # Upper bounds, inclusive; the last bucket is unbounded.
+  counts @1 :List(UInt64);          # One more than bounds, not cumulative.
+  sum @2 :Float64;
+}
+
+struct BufferStats {
+  name @0 :Text;
+  options @1 :BufferOptions;
+  items @2 :UInt64;
+  bytes @3 :UInt64;                 # Of the frames of live items.
+  indexBytes @4 :UInt64;
+  tokens @5 :UInt64;
+  positiveItems @6 :UInt64;         # Of items: in the positive ring.
+  scored @7 :UInt64;                # Of items: correctness known.
+  correct @8 :UInt64;
+  offered @9 :UInt64;               # = accepted + duplicate + rejected
+  accepted @10 :UInt64;             # = items + removed
+  duplicate @11 :UInt64;
+  rejected @12 :UInt64;
+  removed @13 :List(NamedCount);    # By reason.
+  drawn @14 :UInt64;
+  samples @15 :UInt64;
+  tokensInserted @16 :UInt64;
+  tokensDrawn @17 :UInt64;
+  withheld @18 :UInt64;
+  staleness @19 :Histogram;
+  reuseGap @20 :Histogram;
+  itemDraws @21 :Histogram;         # Draws an item had when it was removed.
+  outcomes @22 :List(NamedCount);   # insert_correct, insert_incorrect, sample_…, remove_…
+  oldestVersion @23 :Int64;
+  newestVersion @24 :Int64;
+  consumerStep @25 :Int64;
+  pacingBalance @26 :Float64;
+  waitingInserts @27 :UInt64;
+  waitingSamples @28 :UInt64;
+  generationSeconds @29 :Float64;
+  generatedTrajectories @30 :UInt64;
+  trainingSeconds @31 :Float64;
+  trainedDraws @32 :UInt64;
+  workers @33 :UInt32;
+  trainers @34 :UInt32;
+  producers @35 :UInt32;            # Connections that have inserted.
+  consumers @36 :UInt32;
+}
+
+struct ServerStats {
+  version @0 :Text;
+  generation @1 :UInt64;
+  uptimeSeconds @2 :Float64;
+  connections @3 :UInt64;
+  acceptedConnections @4 :UInt64;
+  memoryUsedBytes @5 :UInt64;
+  memoryLimitBytes @6 :UInt64;
+  requests @7 :List(NamedCount);    # By verb.
+  errors @8 :List(NamedCount);      # By code.
+}
+
+struct StatsReply {
+  server @0 :ServerStats;
+  buffers @1 :List(BufferStats);
+}
+
+struct Waiters {
+  buffer @0 :Text;                  # Empty: all.
+}
+
+struct Waiter {
+  buffer @0 :Text;
+  verb @1 :Text;
+  reason @2 :WaitReason;
+  detail @3 :Text;                  # "12 of 64 items present"
+  waitedMs @4 :UInt64;
+  remainingMs @5 :UInt64;
+  peer @6 :Text;
+}
+
+struct WaitersReply {
+  waiters @0 :List(Waiter);
+}
+
+struct Versions {
+  runId @0 :Text;                   # Empty: all runs.
+}
+
+struct VersionsReply {
+  versions @0 :List(PolicyVersion); # Newest last.
+}
+
+struct Request {
+  id @0 :UInt64;                    # Echoed.
+  timeoutMs @1 :UInt32;             # Longest wait of this call; 0: now.
+  union {
+    hello @2 :Hello;
+    createBuffer @3 :CreateBuffer;
+    alterBuffer @4 :AlterBuffer;
+    dropBuffer @5 :DropBuffer;
+    insert @6 :Insert;
+    sample @7 :Sample;
+    get @8 :Get;
+    delete @9 :Delete;
+    publishVersion @10 :PolicyVersion;
+    waitVersion @11 :WaitVersion;
+    reportCost @12 :ReportCost;
+    stats @13 :Stats;
+    waiters @14 :Waiters;
+    versions @15 :Versions;
+    ping @16 :Void;
+  }
+}
+
+struct Reply {
+  id @0 :UInt64;
+  code @1 :ErrorCode;
+  waitReason @2 :WaitReason;
+  message @3 :Text;
+  union {
+    none @4 :Void;                  # Errors, and verbs that only succeed.
+    hello @5 :HelloReply;
+    insert @6 :InsertReply;
+    sample @7 :SampleReply;
+    get @8 :GetReply;
+    delete @9 :DeleteReply;
+    version @10 :PolicyVersion;     # PublishVersion and WaitVersion.
+    stats @11 :StatsReply;
+    waiters @12 :WaitersReply;
+    versions @13 :VersionsReply;
+  }
+}
