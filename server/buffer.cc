@@ -1,0 +1,268 @@
+#include "server/buffer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/buffer_state.h"
+#include "server/check.h"
+
+namespace replay::server {
+
+using std::to_string;
+
+Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_options, PolicyVersions::Snapshot versions)
+    : name(std::move(buffer_name)),
+      options(buffer_options),
+      cohorts(std::move(versions)),
+      retention(options),
+      selector(MakeSelector(options.selector, &items)),
+      pacing(options),
+      receipts(kMaxWriters, kMaxReceiptsPerWriter),
+      random(options.seed) {}
+
+Buffer::Buffer(std::string name, const BufferOptions& options, PolicyVersions::Snapshot versions)
+    : state_(std::make_unique<State>(std::move(name), options, std::move(versions))) {}
+Buffer::~Buffer() = default;
+
+const std::string& Buffer::name() const { return state_->name; }
+const BufferOptions& Buffer::options() const { return state_->options; }
+uint64_t Buffer::live() const { return state_->items.live(); }
+
+// --- Items come and go ---------------------------------------------------------------------------------------------------
+
+void Buffer::State::CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by) {
+  counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
+  counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
+}
+
+void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool counted) {
+  const Outcome outcome = retention.Decide(facts.correct, facts.reward);
+  const uint32_t slot = items.Add(facts, outcome);
+  Item& item = items[slot];
+  item.cohort = cohorts.Add(facts);
+  item.counted = counted;
+  store.Put(slot, std::move(frame));
+  if (cohorts.OfCurrentEpoch(item.cohort)) selector->OnInsert(slot);
+  tokens += item.token_count;
+  tokens_inserted += item.token_count;
+  CountOutcome(&inserted, outcome);
+  CountOutcome(&stored, outcome);
+}
+
+void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
+  const Item& item = items[slot];
+  ++removed[static_cast<size_t>(reason)];
+  item_draws.ObserveCount(item.draws);
+  tokens -= item.token_count;
+  CountOutcome(&removed_outcomes, item.outcome());
+  CountOutcome(&stored, item.outcome(), -1);
+  selector->OnRemove(slot);
+  cohorts.Remove(item.cohort);
+  store.Remove(slot);
+  items.Remove(slot);
+}
+
+void Buffer::State::Retain() {
+  for (;;) {
+    const uint32_t oldest_fresh = items.oldest_fresh();
+    const Retention::Step step =
+        retention.Next({.fresh = items.fresh(),
+                        .positive = items.positive(),
+                        .bytes = BytesOf(store.frame_bytes(), items.live()),
+                        .oldest_fresh_correct = oldest_fresh != kNoSlot && items[oldest_fresh].outcome() == Outcome::kCorrect});
+    switch (step) {
+      case Retention::Step::kDone:
+        return;
+      case Retention::Step::kMakeFresh:
+        items.MakeFresh();
+        break;
+      case Retention::Step::kMakePositive:
+        items.MakePositive();
+        break;
+      case Retention::Step::kEvictOldestPositive:
+        RemoveItem(items.oldest(), RemoveReason::kCapacity);
+        break;
+      case Retention::Step::kEvictOldestFresh:
+        RemoveItem(oldest_fresh, RemoveReason::kCapacity);
+        break;
+      case Retention::Step::kEvictOldestPositiveForBytes:
+        RemoveItem(items.oldest(), RemoveReason::kBytes);
+        break;
+      case Retention::Step::kEvictOldestFreshForBytes:
+        RemoveItem(oldest_fresh, RemoveReason::kBytes);
+        break;
+    }
+  }
+}
+
+// --- Insert --------------------------------------------------------------------------------------------------------------
+
+std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const {
+  *code = ErrorCode::kInvalidArgument;
+  const uint64_t count = request.facts.size();
+  if (options.max_insert > 0 && count > options.max_insert)
+    return to_string(count) + " trajectories in one request, max_insert of the buffer is " + to_string(options.max_insert);
+  uint64_t frame_bytes = 0;
+  for (const Frame& frame : request.frames) frame_bytes += frame.size();
+  std::string too_large = retention.WhyTooLarge(count, BytesOf(frame_bytes, count));
+  if (!too_large.empty()) return too_large;
+  *code = ErrorCode::kAlreadyExists;
+  for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t slot = items.Find(request.facts[i].id);
+    if (slot != kNoSlot)
+      return "trajectory " + to_string(i) + " of the request has the trajectory_id of a live item, inserted as number " +
+             to_string(items[slot].number);
+  }
+  return "";
+}
+
+Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
+  State& s = *state_;
+  const uint64_t count = request.facts.size();
+  CHECK(request.frames.size() == count) << request.frames.size() << " frames, " << count << " facts";
+  if (count == 0) return Verdict::Failed(ErrorCode::kInvalidArgument, "the request has no trajectories");
+  const auto refuse = [&](ErrorCode code, std::string message) {
+    s.offered += count;
+    s.rejected += count;
+    return Verdict::Failed(code, std::move(message));
+  };
+
+  *result = {};
+  result->level = s.store.level();
+  const bool has_receipt = request.writer != Key128{};
+  if (has_receipt) {
+    if (request.sequence == 0)
+      return refuse(ErrorCode::kInvalidArgument, "sequence is 0: a writer numbers its requests from 1");
+    Receipt receipt;
+    switch (s.receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt)) {
+      case Receipts::Answer::kNew:
+        break;
+      case Receipts::Answer::kDuplicate:
+        s.offered += count;
+        s.duplicate += count;
+        result->first_item = receipt.first_item;
+        result->count = receipt.count;
+        result->duplicate = true;
+        result->live = s.items.live();
+        return Verdict::Done();
+      case Receipts::Answer::kExpired:
+        return refuse(ErrorCode::kWriterExpired, "sequence " + to_string(request.sequence) +
+                                                     " of a writer that is not known here, or that has said it has the answer");
+      case Receipts::Answer::kTooMany:
+        return refuse(ErrorCode::kResourceExhausted, "sequence " + to_string(request.sequence) + " is more than " +
+                                                         to_string(kMaxReceiptsPerWriter) +
+                                                         " beyond what the writer has acknowledged");
+    }
+  }
+
+  ErrorCode code;
+  std::string refused = s.WhyInsertRefused(request, &code);
+  if (!refused.empty()) return refuse(code, std::move(refused));
+  if (s.pacing.InsertMustWait(count, s.Available())) return Verdict::Wait(WaitReason::kPacing);
+
+  result->first_item = s.items.next_number();
+  result->count = static_cast<uint32_t>(count);
+  const bool counted = s.pacing.OnInsert(count, s.Available());
+  for (size_t i = 0; i < count; ++i) s.AddItem(request.facts[i], std::move(request.frames[i]), counted);
+  s.offered += count;
+  s.accepted += count;
+  if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count});
+  s.Retain();
+  result->live = s.items.live();
+  return Verdict::Done();
+}
+
+void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequence) {
+  state_->offered += trajectories;
+  state_->rejected += trajectories;
+  Receipt receipt;
+  if (writer != Key128{}) state_->receipts.Look(writer, sequence, 0, &receipt);
+}
+
+std::string Buffer::WhyInsertWaits(uint32_t count) const { return state_->pacing.WhyInsertWaits(count, state_->Available()); }
+
+// --- The rest ------------------------------------------------------------------------------------------------------------
+
+bool Buffer::Get(std::string_view id, StoredItem* item) const {
+  const State& s = *state_;
+  const uint32_t slot = s.items.Find(HashId(id));
+  if (slot == kNoSlot) return false;
+  *item = {s.store.Find(slot), s.items[slot].number, s.items[slot].draws};
+  return true;
+}
+
+bool Buffer::Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items) const {
+  State& s = *state_;
+  items->clear();
+  uint64_t bytes = 0;
+  uint32_t slot = s.items.FirstAfter(after), last = kNoSlot;
+  for (; slot != kNoSlot && items->size() < limit; slot = s.items[slot].newer) {
+    const Frame& frame = s.store.Find(slot);
+    bytes += frame.size();
+    if (bytes > max_bytes && !items->empty()) break;  // One item always goes, however large.
+    items->push_back({frame, s.items[slot].number, s.items[slot].draws});
+    last = slot;
+  }
+  if (last != kNoSlot && slot != kNoSlot) s.items.RememberPage(s.items[last].number, last);
+  return slot != kNoSlot;
+}
+
+bool Buffer::Delete(std::string_view id) {
+  State& s = *state_;
+  const uint32_t slot = s.items.Find(HashId(id));
+  if (slot == kNoSlot) return false;
+  if (s.items[slot].draws == 0 && s.items[slot].counted) s.pacing.OnDeleteOfUndrawn();
+  s.RemoveItem(slot, RemoveReason::kDeleted);
+  s.Retain();
+  return true;
+}
+
+void Buffer::State::FillSelector() {
+  selector = MakeSelector(options.selector, &items);
+  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer) {
+    items[slot].position = kNoPosition;
+    if (cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnInsert(slot);
+  }
+}
+
+std::string Buffer::Alter(BufferOptions options) {
+  State& s = *state_;
+  std::string error = CheckOptions(&options);
+  if (!error.empty()) return error;
+  const BufferOptions before = std::exchange(s.options, options);
+  s.retention = Retention(options);
+  s.pacing.Alter(options);
+  if (options.seed != before.seed) s.random = Random(options.seed);
+  if (options.selector != before.selector) s.FillSelector();
+  if (options.max_draws > 0 && (before.max_draws == 0 || options.max_draws < before.max_draws)) {
+    std::vector<uint32_t> all;
+    for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) all.push_back(slot);
+    s.RemoveDrawnOut(all);
+  }
+  s.Retain();
+  return "";
+}
+
+void Buffer::OnPublish(PolicyVersions::Snapshot versions) {
+  if (state_->cohorts.OnPublish(std::move(versions))) state_->DropOlderEpochsFromSelector();
+}
+
+void Buffer::State::DropOlderEpochsFromSelector() {
+  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer)
+    if (!cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnRemove(slot);
+}
+
+void Buffer::AddCost(const CostReport& cost) {
+  CostReport& sum = state_->cost;
+  sum.generation_seconds += cost.generation_seconds;
+  sum.generated_trajectories += cost.generated_trajectories;
+  sum.generated_tokens += cost.generated_tokens;
+  sum.training_seconds += cost.training_seconds;
+  sum.trained_draws += cost.trained_draws;
+  sum.trained_tokens += cost.trained_tokens;
+  if (cost.workers > 0) sum.workers = cost.workers;  // As last reported, not a sum.
+  if (cost.trainers > 0) sum.trainers = cost.trainers;
+}
+
+}  // namespace replay::server

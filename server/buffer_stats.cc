@@ -1,0 +1,108 @@
+// What a Buffer shows of itself: Stats, Describe, CheckInvariants.
+
+#include <algorithm>
+#include <numeric>
+
+#include "server/buffer_state.h"
+#include "server/check.h"
+
+namespace replay::server {
+
+std::string_view ToString(RemoveReason reason) {
+  static constexpr std::array<std::string_view, static_cast<size_t>(RemoveReason::kCount)> kNames = {"capacity", "bytes",
+                                                                                                     "max_draws", "deleted"};
+  return reason < RemoveReason::kCount ? kNames[static_cast<size_t>(reason)] : "unknown";
+}
+
+BufferStats Buffer::Stats() const {
+  const State& s = *state_;
+  BufferStats stats;
+  stats.name = s.name;
+  stats.options = s.options;
+  stats.items = s.items.live();
+  stats.bytes = s.store.frame_bytes();
+  stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.store.memory_bytes() + s.cohorts.memory_bytes() +
+                      s.selector->memory_bytes() + s.receipts.memory_bytes() +
+                      (s.picks.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+  stats.tokens = s.tokens;
+  stats.positive_items = s.items.positive();
+  stats.stored = s.stored;
+  stats.inserted = s.inserted;
+  stats.sampled = s.sampled;
+  stats.removed_outcomes = s.removed_outcomes;
+  stats.offered = s.offered;
+  stats.accepted = s.accepted;
+  stats.duplicate = s.duplicate;
+  stats.rejected = s.rejected;
+  stats.removed = s.removed;
+  stats.drawn = s.drawn;
+  stats.samples = s.samples;
+  stats.tokens_inserted = s.tokens_inserted;
+  stats.tokens_drawn = s.tokens_drawn;
+  stats.withheld = s.withheld;
+  stats.staleness = s.staleness;
+  stats.reuse_gap = s.reuse_gap;
+  stats.item_draws = s.item_draws;
+  const Cohorts::VersionRange versions = s.cohorts.Versions();
+  stats.oldest_version = versions.oldest;
+  stats.newest_version = versions.newest;
+  stats.consumer_step = s.consumer_step;
+  stats.pacing_balance = s.pacing.balance();
+  stats.cost = s.cost;
+  return stats;
+}
+
+std::string Buffer::Describe() const {
+  const State& s = *state_;
+  std::string text;
+  bool boundary_shown = false;
+  for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
+    const Item& item = s.items[slot];
+    if (!item.positive && !boundary_shown) {
+      text += "| ";
+      boundary_shown = true;
+    }
+    text += std::to_string(item.number);
+    if (item.outcome() == Outcome::kCorrect) text += "+";
+    if (item.draws > 0) text += "*" + std::to_string(item.draws);
+    if (!s.cohorts.OfCurrentEpoch(item.cohort)) text += "~";
+    text += " ";
+  }
+  if (!boundary_shown) text += "| ";
+  return text + "positive=" + std::to_string(s.items.positive()) + " fresh=" + std::to_string(s.items.fresh()) +
+         " drawn=" + std::to_string(s.drawn);
+}
+
+void Buffer::CheckInvariants() const {
+  const State& s = *state_;
+  s.items.CheckInvariants();
+  s.cohorts.CheckInvariants(s.items.live());
+  s.selector->CheckInvariants(s.cohorts);
+  CHECK(s.offered == s.accepted + s.duplicate + s.rejected)
+      << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected;
+  const uint64_t removed = std::accumulate(s.removed.begin(), s.removed.end(), uint64_t{0});
+  CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
+
+  uint64_t bytes = 0, tokens = 0;
+  OutcomeCounts outcomes;
+  for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
+    const Item& item = s.items[slot];
+    CHECK(s.store.Find(slot)) << "item " << item.number << " has no frame";
+    CHECK(!item.positive || item.outcome() == Outcome::kCorrect) << "item " << item.number;
+    CHECK(s.options.max_draws == 0 || item.draws < s.options.max_draws) << "item " << item.number << ", drawn " << item.draws;
+    bytes += s.store.Find(slot).size();
+    tokens += item.token_count;
+    State::CountOutcome(&outcomes, item.outcome());
+  }
+  CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
+  CHECK(tokens == s.tokens) << tokens << " tokens, counted " << s.tokens;
+  CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
+  CHECK(s.inserted.correct == s.stored.correct + s.removed_outcomes.correct);
+  CHECK(s.inserted.incorrect == s.stored.incorrect + s.removed_outcomes.incorrect);
+  CHECK(s.items.fresh() <= s.options.fresh_capacity()) << s.items.fresh() << " fresh";
+  CHECK(s.items.positive() <= s.options.positive_capacity()) << s.items.positive() << " positive";
+  CHECK(s.items.positive() == 0 || s.items.fresh() == s.options.fresh_capacity()) << s.items.fresh() << " fresh";
+  CHECK(s.options.capacity_bytes == 0 || s.BytesOf(bytes, s.items.live()) <= s.options.capacity_bytes) << bytes << " bytes";
+}
+
+}  // namespace replay::server

@@ -1,0 +1,220 @@
+#include "server/codec.h"
+
+#include <cmath>
+
+#include "schema/flat.h"
+#include "schema/protocol.capnp.h"
+#include "server/check.h"
+
+namespace replay::server {
+namespace {
+
+// The enums of the server are those of the protocol by number.
+static_assert(static_cast<int>(ErrorCode::kInternal) == static_cast<int>(schema::ErrorCode::INTERNAL));
+static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
+static_assert(static_cast<int>(RetentionKind::kPositiveBias) == static_cast<int>(schema::RetentionKind::POSITIVE_BIAS));
+static_assert(static_cast<int>(SelectorKind::kFifo) == static_cast<int>(schema::SelectorKind::FIFO));
+static_assert(static_cast<int>(AcknowledgementLevel::kDisk) == static_cast<int>(schema::AcknowledgementLevel::DISK));
+static_assert(static_cast<int>(Verb::kPing) == static_cast<int>(schema::Request::PING));
+
+struct Nonsense {
+  std::string message;
+};
+
+[[noreturn]] void Refuse(std::string message) { throw Nonsense{std::move(message)}; }
+
+void Assign(std::string* target, capnp::Text::Reader text, const char* field, size_t max_bytes) {
+  if (text.size() > max_bytes)
+    Refuse(std::string(field) + " has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(max_bytes) +
+           " are allowed");
+  target->assign(text.begin(), text.size());
+}
+
+void DecodeIds(capnp::List<capnp::Text>::Reader ids, Request* request) {
+  if (ids.size() > kMaxIdsPerRequest)
+    Refuse("ids has " + std::to_string(ids.size()) + " entries: at most " + std::to_string(kMaxIdsPerRequest) + " are allowed");
+  request->ids.resize(ids.size());
+  for (uint32_t i = 0; i < ids.size(); ++i) Assign(&request->ids[i], ids[i], "ids", kMaxIdBytes);
+}
+
+BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
+  BufferOptions options;
+  options.capacity_items = reader.getCapacityItems();
+  options.capacity_bytes = reader.getCapacityBytes();
+  if (reader.getRetention() > schema::RetentionKind::POSITIVE_BIAS) Refuse("retention is not a known value");
+  if (reader.getSelector() > schema::SelectorKind::FIFO) Refuse("selector is not a known value");
+  options.retention = static_cast<RetentionKind>(reader.getRetention());
+  options.selector = static_cast<SelectorKind>(reader.getSelector());
+  if (reader.hasDelta() && reader.getDelta().size() > 0) {
+    const auto text = reader.getDelta();
+    if (std::string error = ParseDecimal({text.begin(), text.size()}, &options.delta); !error.empty()) Refuse("delta " + error);
+  }
+  options.max_draws = reader.getMaxDraws();
+  if (reader.getHasCorrectThreshold()) options.correct_threshold = reader.getCorrectThreshold();
+  options.replay_ratio = reader.getReplayRatio();
+  options.tolerance = reader.getTolerance();
+  options.min_size = reader.getMinSize();
+  options.max_draws_per_sample = reader.getMaxDrawsPerSample();
+  options.max_insert = reader.getMaxInsert();
+  options.pace_draws = reader.getPaceDraws();
+  options.pace_inserts = reader.getPaceInserts();
+  if (reader.getHasSeed()) options.seed = reader.getSeed();
+  return options;
+}
+
+void DecodeCost(schema::ReportCost::Reader reader, Request* request) {
+  CostReport& cost = request->cost;
+  cost.generation_seconds = reader.getGenerationSeconds();
+  cost.generated_trajectories = reader.getGeneratedTrajectories();
+  cost.generated_tokens = reader.getGeneratedTokens();
+  cost.training_seconds = reader.getTrainingSeconds();
+  cost.trained_draws = reader.getTrainedDraws();
+  cost.trained_tokens = reader.getTrainedTokens();
+  cost.workers = reader.getWorkers();
+  cost.trainers = reader.getTrainers();
+  for (const auto& [field, value] :
+       {std::pair("generation_seconds", cost.generation_seconds), std::pair("training_seconds", cost.training_seconds)}) {
+    if (!(value >= 0 && value < 1e12)) Refuse(std::string(field) + " is " + std::to_string(value) + ": must be from 0 to 1e12");
+  }
+}
+
+void DecodeInsert(schema::Insert::Reader insert, Request* request) {
+  Assign(&request->buffer, insert.getBuffer(), "buffer", kMaxBufferNameBytes);
+  request->writer = {insert.getWriterLow(), insert.getWriterHigh()};
+  request->sequence = insert.getSequence();
+  request->acknowledged_through = insert.getAcknowledgedThrough();
+  const auto sizes = insert.getFrameBytes();
+  request->frame_bytes.resize(sizes.size());
+  for (uint32_t i = 0; i < sizes.size(); ++i) request->frame_bytes[i] = sizes[i];
+}
+
+void Decode(schema::Request::Reader reader, Request* request) {
+  request->id = reader.getId();
+  request->timeout_ms = reader.getTimeoutMs();
+  request->verb = static_cast<Verb>(reader.which());
+  switch (reader.which()) {
+    case schema::Request::HELLO: {
+      const auto hello = reader.getHello();
+      request->protocol_version = hello.getProtocolVersion();
+      return Assign(&request->client_name, hello.getClientName(), "client_name", kMaxIdBytes);
+    }
+    case schema::Request::CREATE_BUFFER:
+      Assign(&request->buffer, reader.getCreateBuffer().getName(), "name", kMaxBufferNameBytes);
+      request->options = DecodeOptions(reader.getCreateBuffer().getOptions());
+      if (request->options.capacity_items == 0) request->options.capacity_items = BufferOptions().capacity_items;
+      if (request->options.min_size == 0) request->options.min_size = BufferOptions().min_size;
+      return;
+    case schema::Request::ALTER_BUFFER: {
+      const auto alter = reader.getAlterBuffer();
+      Assign(&request->buffer, alter.getName(), "name", kMaxBufferNameBytes);
+      request->options = DecodeOptions(alter.getOptions());
+      const auto names = alter.getFields();
+      if (names.size() > OptionNames().size()) Refuse("fields has more entries than there are options");
+      request->option_names.resize(names.size());
+      for (uint32_t i = 0; i < names.size(); ++i) Assign(&request->option_names[i], names[i], "fields", 64);
+      return;
+    }
+    case schema::Request::DROP_BUFFER:
+      return Assign(&request->buffer, reader.getDropBuffer().getName(), "name", kMaxBufferNameBytes);
+    case schema::Request::INSERT:
+      return DecodeInsert(reader.getInsert(), request);
+    case schema::Request::SAMPLE: {
+      const auto sample = reader.getSample();
+      Assign(&request->buffer, sample.getBuffer(), "buffer", kMaxBufferNameBytes);
+      request->sample.count = sample.getCount();
+      request->sample.step = sample.getHasStep() ? std::optional(sample.getStep()) : std::nullopt;
+      request->sample.given_back = sample.getGivenBack();
+      return;
+    }
+    case schema::Request::GET: {
+      const auto get = reader.getGet();
+      Assign(&request->buffer, get.getBuffer(), "buffer", kMaxBufferNameBytes);
+      request->after_item = get.getAfterItem();
+      request->limit = get.getLimit();
+      return DecodeIds(get.getIds(), request);
+    }
+    case schema::Request::DELETE:
+      Assign(&request->buffer, reader.getDelete().getBuffer(), "buffer", kMaxBufferNameBytes);
+      return DecodeIds(reader.getDelete().getIds(), request);
+    case schema::Request::PUBLISH_VERSION: {
+      const auto version = reader.getPublishVersion();
+      Assign(&request->version.run_id, version.getRunId(), "run_id", kMaxIdBytes);
+      Assign(&request->version.label, version.getLabel(), "label", kMaxIdBytes);
+      Assign(&request->version.uri, version.getUri(), "uri", kMaxUriBytes);
+      request->version.epoch = version.getEpoch();
+      request->version.version = version.getVersion();
+      request->version.step = version.getStep();
+      request->version.published_at_unix_ns = version.getPublishedAtUnixNs();
+      return;
+    }
+    case schema::Request::WAIT_VERSION: {
+      const auto wait = reader.getWaitVersion();
+      Assign(&request->version.run_id, wait.getRunId(), "run_id", kMaxIdBytes);
+      request->version.epoch = wait.getEpoch();
+      request->version.version = wait.getVersion();
+      request->has_version = wait.getHasVersion();
+      return;
+    }
+    case schema::Request::REPORT_COST:
+      Assign(&request->buffer, reader.getReportCost().getBuffer(), "buffer", kMaxBufferNameBytes);
+      return DecodeCost(reader.getReportCost(), request);
+    case schema::Request::STATS:
+      return Assign(&request->buffer, reader.getStats().getBuffer(), "buffer", kMaxBufferNameBytes);
+    case schema::Request::WAITERS:
+      return Assign(&request->buffer, reader.getWaiters().getBuffer(), "buffer", kMaxBufferNameBytes);
+    case schema::Request::VERSIONS:
+      return Assign(&request->version.run_id, reader.getVersions().getRunId(), "run_id", kMaxIdBytes);
+    case schema::Request::PING:
+      return;
+  }
+  Refuse("the verb has number " + std::to_string(static_cast<int>(reader.which())) + ", which this server does not know");
+}
+
+// An Insert request as every client builds it, in a tenth of the instructions. False: something is unusual, or it is another verb.
+bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
+  FlatMessage message({static_cast<const uint64_t*>(data), words});
+  if (message.Claim(0, 1) == nullptr) return false;
+  const FlatStruct root(message, static_cast<const uint64_t*>(data), 2, 1);
+  if (!root.ok() || root.Get<uint16_t>(12) != schema::Request::INSERT) return false;
+  const FlatStruct insert(message, root.pointer(0), 4, 2);
+  if (!insert.ok()) return false;
+  const std::string_view buffer = insert.Text(0);
+  const std::span<const uint32_t> sizes = insert.List<uint32_t>(1);
+  if (message.declined || buffer.size() > kMaxBufferNameBytes) return false;
+  request->id = root.Get<uint64_t>(0);
+  request->timeout_ms = root.Get<uint32_t>(8);
+  request->verb = Verb::kInsert;
+  request->buffer.assign(buffer);
+  request->writer = {insert.Get<uint64_t>(8), insert.Get<uint64_t>(0)};
+  request->sequence = insert.Get<uint64_t>(16);
+  request->acknowledged_through = insert.Get<uint64_t>(24);
+  request->frame_bytes.assign(sizes.begin(), sizes.end());
+  return true;
+}
+
+}  // namespace
+
+std::string_view ToString(Verb verb) {
+  static constexpr std::string_view kNames[] = {"Hello",      "CreateBuffer", "AlterBuffer", "DropBuffer",     "Insert",
+                                                "Sample",     "Get",          "Delete",      "PublishVersion", "WaitVersion",
+                                                "ReportCost", "Stats",        "Waiters",     "Versions",       "Ping"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Verb::kCount));
+  return verb < Verb::kCount ? kNames[static_cast<size_t>(verb)] : "unknown";
+}
+
+std::optional<DecodeFailure> DecodeRequest(const void* data, uint32_t words, Request* request) {
+  if (DecodePlainInsert(data, words, request)) return std::nullopt;
+  request->id = 0;
+  try {
+    ControlReader reader(data, words);
+    Decode(reader.Root<schema::Request>(), request);
+    return std::nullopt;
+  } catch (const Nonsense& nonsense) {
+    return DecodeFailure{false, ErrorCode::kInvalidArgument, nonsense.message};
+  } catch (const kj::Exception& exception) {
+    return DecodeFailure{true, ErrorCode::kProtocolViolation,
+                         std::string("the control message cannot be read: ") + exception.getDescription().cStr()};
+  }
+}
+
+}  // namespace replay::server

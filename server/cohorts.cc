@@ -1,0 +1,181 @@
+#include "server/cohorts.h"
+
+#include <algorithm>
+
+#include "server/check.h"
+
+namespace replay::server {
+
+uint64_t Cohorts::Hash(uint32_t run, uint64_t epoch, int64_t version) {
+  return SlotIndex::Hash({static_cast<uint64_t>(version), epoch * 0xff51afd7ed558ccd + run});
+}
+
+void Cohorts::ReadRegistry(Run* run) const {
+  const uint64_t epoch = versions_->CurrentEpoch(run->key);
+  if (epoch < run->epoch) return;
+  run->epoch = epoch;
+  const int64_t nothing = INT64_MIN;
+  const int64_t step = versions_->NewestStep(run->key, epoch, nothing);
+  if (step == nothing) return;
+  run->published = true;
+  run->step = step;
+}
+
+uint32_t Cohorts::FindOrAddRun(const Key128& key) {
+  const uint64_t hash = SlotIndex::Hash(key);
+  uint32_t at = run_index_.Find(hash, [&](uint32_t slot) { return runs_[slot].key == key; });
+  if (at != kNoSlot) return at;
+  if (free_runs_.empty()) {
+    at = static_cast<uint32_t>(runs_.size());
+    runs_.emplace_back();
+  } else {
+    at = free_runs_.back();
+    free_runs_.pop_back();
+  }
+  runs_[at] = Run();
+  runs_[at].key = key;
+  runs_[at].step = INT64_MIN;
+  ReadRegistry(&runs_[at]);
+  run_index_.Insert(hash, at);
+  return at;
+}
+
+void Cohorts::Place(Cohort* cohort) {
+  Run& run = runs_[cohort->run];
+  cohort->step = versions_->StepOf(run.key, cohort->epoch, cohort->version);
+  cohort->current = cohort->epoch >= run.epoch;
+  if (!run.published) run.step = std::max(run.step, cohort->step);
+  cohort->ahead = cohort->current && cohort->step > run.step;
+  newest_step_ = std::max(newest_step_, cohort->step);
+  if (cohort->current) current_items_ += cohort->live;
+  if (cohort->ahead) ahead_items_ += cohort->live;
+}
+
+uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
+  const auto is_same = [&](uint32_t at) {
+    const Cohort& cohort = cohorts_[at];
+    return cohort.live > 0 && cohort.version == facts.min_version && cohort.epoch == facts.epoch &&
+           runs_[cohort.run].key == facts.run;
+  };
+  uint32_t at = last_cohort_;
+  if (at >= cohorts_.size() || !is_same(at)) {
+    const uint32_t run = FindOrAddRun(facts.run);
+    const uint64_t hash = Hash(run, facts.epoch, facts.min_version);
+    at = cohort_index_.Find(hash, is_same);
+    if (at == kNoSlot) {
+      if (free_cohorts_.empty()) {
+        at = static_cast<uint32_t>(cohorts_.size());
+        cohorts_.emplace_back();
+      } else {
+        at = free_cohorts_.back();
+        free_cohorts_.pop_back();
+      }
+      cohorts_[at] = Cohort();
+      cohorts_[at].epoch = facts.epoch;
+      cohorts_[at].version = facts.min_version;
+      cohorts_[at].run = run;
+      Place(&cohorts_[at]);
+      ++runs_[run].cohorts;
+      cohort_index_.Insert(hash, at);
+    }
+    last_cohort_ = at;
+  }
+  Cohort& cohort = cohorts_[at];
+  ++cohort.live;
+  if (cohort.current) ++current_items_;
+  if (cohort.ahead) ++ahead_items_;
+  return at;
+}
+
+void Cohorts::Remove(uint32_t at) {
+  Cohort& cohort = cohorts_[at];
+  if (cohort.current) --current_items_;
+  if (cohort.ahead) --ahead_items_;
+  if (--cohort.live > 0) return;
+  cohort_index_.Erase(Hash(cohort.run, cohort.epoch, cohort.version), at);
+  free_cohorts_.push_back(at);
+  Run& run = runs_[cohort.run];
+  if (--run.cohorts > 0) return;
+  run_index_.Erase(SlotIndex::Hash(run.key), cohort.run);
+  free_runs_.push_back(cohort.run);
+}
+
+bool Cohorts::OnPublish(PolicyVersions::Snapshot versions) {
+  versions_ = std::move(versions);
+  for (Run& run : runs_)
+    if (run.cohorts > 0) ReadRegistry(&run);
+  current_items_ = ahead_items_ = 0;
+  newest_step_ = INT64_MIN;
+  bool some_left_behind = false;
+  for (Cohort& cohort : cohorts_) {
+    if (cohort.live == 0) continue;
+    const bool was_current = cohort.current;
+    Place(&cohort);
+    some_left_behind |= was_current && !cohort.current;
+  }
+  return some_left_behind;
+}
+
+uint64_t Cohorts::CountDrawable(const std::optional<int64_t>& step) {
+  if (!step) return drawable();
+  if (*step >= newest_step_) return current_items_;
+  uint64_t count = 0;
+  newest_step_ = INT64_MIN;
+  for (const Cohort& cohort : cohorts_) {
+    if (cohort.live == 0) continue;
+    newest_step_ = std::max(newest_step_, cohort.step);
+    if (cohort.current && cohort.step <= *step) count += cohort.live;
+  }
+  return count;
+}
+
+int64_t Cohorts::NewestStep() const {
+  bool any = false;
+  int64_t newest = 0;
+  for (const Run& run : runs_) {
+    if (run.cohorts == 0) continue;
+    newest = any ? std::max(newest, run.step) : run.step;
+    any = true;
+  }
+  return newest;
+}
+
+Cohorts::VersionRange Cohorts::Versions() const {
+  VersionRange range;
+  bool any = false;
+  for (const Cohort& cohort : cohorts_) {
+    if (cohort.live == 0) continue;
+    range.oldest = any ? std::min(range.oldest, cohort.version) : cohort.version;
+    range.newest = any ? std::max(range.newest, cohort.version) : cohort.version;
+    any = true;
+  }
+  return range;
+}
+
+uint64_t Cohorts::memory_bytes() const {
+  return cohorts_.capacity() * sizeof(Cohort) + runs_.capacity() * sizeof(Run) +
+         (free_cohorts_.capacity() + free_runs_.capacity()) * sizeof(uint32_t) + cohort_index_.memory_bytes() +
+         run_index_.memory_bytes();
+}
+
+void Cohorts::CheckInvariants(uint64_t live) const {
+  uint64_t items = 0, current = 0, ahead = 0, used = 0;
+  for (const Cohort& cohort : cohorts_) {
+    if (cohort.live == 0) continue;
+    const Run& run = runs_[cohort.run];
+    CHECK(run.cohorts > 0);
+    CHECK(cohort.current == (cohort.epoch >= run.epoch)) << "epoch " << cohort.epoch << ", the run's is " << run.epoch;
+    CHECK(cohort.ahead == (cohort.current && cohort.step > run.step))
+        << "step " << cohort.step << ", the run's is " << run.step;
+    CHECK(cohort.step <= newest_step_) << cohort.step << " is above the bound " << newest_step_;
+    items += cohort.live;
+    current += cohort.current ? cohort.live : 0;
+    ahead += cohort.ahead ? cohort.live : 0;
+    ++used;
+  }
+  CHECK(items == live) << items << " items in cohorts, " << live << " live";
+  CHECK(current == current_items_ && ahead == ahead_items_) << current << " current and " << ahead << " ahead";
+  CHECK(used == cohort_index_.size() && used + free_cohorts_.size() == cohorts_.size()) << used << " cohorts";
+}
+
+}  // namespace replay::server

@@ -1,0 +1,370 @@
+// The rest of replay_service.h: the verbs that never wait for a condition, and those of the control thread.
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "schema/validate.h"
+#include "server/replay_service.h"
+
+namespace replay::server {
+namespace {
+
+constexpr uint64_t kScanPageBytes = 64ull << 20;
+
+uint64_t RandomGeneration() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device() | 1;
+}
+
+Verdict NoSuchBuffer(const std::string& name) {
+  return Verdict::Failed(ErrorCode::kNotFound, "there is no buffer \"" + name + "\"");
+}
+
+Verdict Dropped(const std::string& name) {
+  return Verdict::Failed(ErrorCode::kBufferDropped, "buffer \"" + name + "\" was dropped");
+}
+
+int64_t UnixNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads)
+    : config_(config),
+      threads_(threads),
+      budget_(static_cast<int64_t>(config.memory_limit_bytes)),
+      generation_(RandomGeneration()),
+      started_(std::chrono::steady_clock::now()) {}
+
+// --- Create, alter, drop -------------------------------------------------------------------------------------------------
+
+// Registers a buffer with the control thread; `next` is the directory with it. Synchronous: two requests cannot interleave.
+Verdict ReplayService::Declare(const std::string& name, BufferOptions options, std::shared_ptr<const Directory>* next) {
+  if (std::string error = ValidateBufferName(name); !error.empty()) return Verdict::Failed(ErrorCode::kInvalidArgument, error);
+  const Directory& directory = *control().directory;
+  if (directory.contains(name)) return Verdict::Failed(ErrorCode::kAlreadyExists, "buffer \"" + name + "\" exists already");
+  if (directory.size() >= config_.max_buffers)
+    return Verdict::Failed(ErrorCode::kResourceExhausted,
+                           "there are " + std::to_string(directory.size()) + " buffers: limits.max_buffers allows no more");
+  if (std::string error = CheckOptions(&options); !error.empty()) return Verdict::Failed(ErrorCode::kInvalidArgument, error);
+  const uint64_t unassigned = config_.memory_limit_bytes - config_.in_flight_bytes - assigned_bytes_;
+  if (options.capacity_bytes == 0) options.capacity_bytes = unassigned / 4;
+  if (options.capacity_bytes == 0 || options.capacity_bytes > unassigned)
+    return Verdict::Failed(ErrorCode::kResourceExhausted, "capacity_bytes is " + std::to_string(options.capacity_bytes) + ": " +
+                                                              std::to_string(unassigned) +
+                                                              " bytes of the memory limit are unassigned");
+  assigned_bytes_ += options.capacity_bytes;
+  IoThread& home = *threads_[next_home_++ % threads_.size()];
+  auto changed = std::make_shared<Directory>(directory);
+  changed->emplace(name, std::make_shared<BufferHost>(home, name, options, control().versions));
+  *next = std::move(changed);
+  control().directory = *next;
+  return Verdict::Done();
+}
+
+std::string ReplayService::DeclareBuffers() {
+  for (const auto& [name, options] : config_.buffers) {
+    std::shared_ptr<const Directory> next;
+    const Verdict verdict = Declare(name, options, &next);
+    if (!verdict.done()) return "buffer \"" + name + "\": " + verdict.message;
+    for (auto& thread : threads_) thread->directory = next;
+  }
+  return "";
+}
+
+namespace {
+
+Awaitable<void> InstallDirectory(IoThread& thread, std::shared_ptr<const Directory> directory) {
+  thread.directory = std::move(directory);
+  co_return;
+}
+
+}  // namespace
+
+// The control thread sends in order, so that the newest directory is installed last everywhere.
+Awaitable<void> ReplayService::InstallEverywhere(std::shared_ptr<const Directory> directory) {
+  for (auto& thread : threads_) {
+    if (thread.get() == &control()) continue;  // Has it already.
+    Awaitable<void> install = InstallDirectory(*thread, directory);
+    co_await RunOn(*thread, control(), std::move(install));
+  }
+}
+
+Awaitable<Verdict> ReplayService::CreateOnControl(const Request& request) {
+  std::shared_ptr<const Directory> next;
+  const Verdict verdict = Declare(request.buffer, request.options, &next);
+  if (verdict.done()) co_await InstallEverywhere(next);
+  co_return verdict;
+}
+
+namespace {
+
+Awaitable<std::string> AlterAtHome(BufferHost& host, const BufferOptions& options) {
+  co_return host.buffer ? host.buffer->Alter(options) : "the buffer was dropped";
+}
+
+Awaitable<void> DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped) {
+  dropped = std::move(host.buffer);
+  for (std::list<Waiter*>* queue : {&host.insert_waiters, &host.sample_waiters}) {
+    for (Waiter* waiter : *queue) waiter->Finish(Waiter::End::kBufferDropped);
+  }
+  co_return;
+}
+
+}  // namespace
+
+Awaitable<Verdict> ReplayService::AlterOnControl(const Request& request) {
+  const std::shared_ptr<BufferHost> host = Find(control(), request.buffer);
+  if (!host) co_return NoSuchBuffer(request.buffer);
+  if (host->altering)
+    co_return Verdict::Failed(ErrorCode::kFailedPrecondition, "buffer \"" + host->name + "\" is being altered by another call");
+  BufferOptions options = host->declared;
+  for (const std::string& name : request.option_names) {
+    if (!CopyOption(name, request.options, &options))
+      co_return Verdict::Failed(ErrorCode::kInvalidArgument, "fields has \"" + name + "\", which is not an option of a buffer");
+  }
+  if (options.capacity_bytes == 0) options.capacity_bytes = host->declared.capacity_bytes;
+  if (std::string error = CheckOptions(&options); !error.empty()) co_return Verdict::Failed(ErrorCode::kInvalidArgument, error);
+  const uint64_t others = assigned_bytes_ - host->declared.capacity_bytes;
+  const uint64_t available = config_.memory_limit_bytes - config_.in_flight_bytes - others;
+  if (options.capacity_bytes > available)
+    co_return Verdict::Failed(ErrorCode::kResourceExhausted, "capacity_bytes is " + std::to_string(options.capacity_bytes) +
+                                                                 ": " + std::to_string(available) +
+                                                                 " bytes of the memory limit are left for it");
+  // Both sizes count while the change is under way.
+  const uint64_t reserved = std::max(options.capacity_bytes, host->declared.capacity_bytes);
+  assigned_bytes_ = others + reserved;
+  host->altering = true;
+  Awaitable<std::string> alter = AlterAtHome(*host, options);
+  const std::string error = co_await RunOn(host->home, control(), std::move(alter));
+  host->altering = false;
+  if (error.empty()) host->declared = options;
+  assigned_bytes_ = assigned_bytes_ - reserved + host->declared.capacity_bytes;
+  if (!error.empty()) co_return Verdict::Failed(ErrorCode::kFailedPrecondition, error);
+  Awaitable<void> pump = PumpAtHome(*host);
+  co_await RunOn(host->home, control(), std::move(pump));
+  co_return Verdict::Done();
+}
+
+Awaitable<void> ReplayService::PumpAtHome(BufferHost& host) {
+  if (host.buffer) Pump(host);
+  co_return;
+}
+
+Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
+  const std::shared_ptr<BufferHost> host = Find(control(), request.buffer);
+  if (!host) co_return NoSuchBuffer(request.buffer);
+  if (host->altering)
+    co_return Verdict::Failed(ErrorCode::kFailedPrecondition, "buffer \"" + host->name + "\" is being altered by another call");
+  auto changed = std::make_shared<Directory>(*control().directory);
+  changed->erase(host->name);
+  control().directory = changed;
+  co_await InstallEverywhere(std::move(changed));
+  std::unique_ptr<Buffer> dropped;
+  Awaitable<void> drop = DropAtHome(*host, dropped);
+  co_await RunOn(host->home, control(), std::move(drop));
+  dropped.reset();
+  assigned_bytes_ -= host->declared.capacity_bytes;
+  co_return Verdict::Done();
+}
+
+Awaitable<Verdict> ReplayService::CreateBuffer(IoThread& thread, const Request& request) {
+  Awaitable<Verdict> work = CreateOnControl(request);
+  co_return co_await RunOn(control(), thread, std::move(work));
+}
+
+Awaitable<Verdict> ReplayService::AlterBuffer(IoThread& thread, const Request& request) {
+  Awaitable<Verdict> work = AlterOnControl(request);
+  co_return co_await RunOn(control(), thread, std::move(work));
+}
+
+Awaitable<Verdict> ReplayService::DropBuffer(IoThread& thread, const Request& request) {
+  Awaitable<Verdict> work = DropOnControl(request);
+  co_return co_await RunOn(control(), thread, std::move(work));
+}
+
+// --- Policy versions -----------------------------------------------------------------------------------------------------------
+
+Awaitable<void> ReplayService::InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions) {
+  thread.versions = versions;
+  const std::shared_ptr<const Directory> directory = thread.directory;
+  for (const auto& [name, host] : *directory) {
+    if (&host->home != &thread || !host->buffer) continue;
+    host->buffer->OnPublish(versions);
+    Pump(*host);
+  }
+  for (auto next = thread.version_waiters.begin(); next != thread.version_waiters.end();) {
+    Waiter& waiter = **next;
+    if (waiter.end == Waiter::End::kPending && waiter.Attempt()) {
+      next = thread.version_waiters.erase(next);
+      waiter.Finish(Waiter::End::kDecided);
+    } else {
+      ++next;
+    }
+  }
+  co_return;
+}
+
+Awaitable<Verdict> ReplayService::PublishOnControl(PolicyVersion& version) {
+  if (version.published_at_unix_ns == 0) version.published_at_unix_ns = UnixNanoseconds();
+  std::string error;
+  const PolicyVersions::Snapshot next = control().versions->Publish(version, &error);
+  if (!next) co_return Verdict::Failed(ErrorCode::kFailedPrecondition, error);
+  control().versions = next;  // At once: a second publish that comes in meanwhile builds on it.
+  for (auto& thread : threads_) {
+    Awaitable<void> install = InstallVersions(*thread, next);
+    co_await RunOn(*thread, control(), std::move(install));
+  }
+  co_return Verdict::Done();
+}
+
+Awaitable<Verdict> ReplayService::PublishVersion(IoThread& thread, PolicyVersion& version) {
+  Awaitable<Verdict> work = PublishOnControl(version);
+  co_return co_await RunOn(control(), thread, std::move(work));
+}
+
+// --- Get, Delete, ReportCost -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
+  if (!host.buffer) {
+    result.verdict = Dropped(host.name);
+    co_return;
+  }
+  if (request.ids.empty()) {
+    if (request.limit == 0) {
+      result.verdict = Verdict::Failed(ErrorCode::kInvalidArgument, "limit is 0: without ids it must be at least 1");
+      co_return;
+    }
+    const uint32_t limit = std::min(request.limit, kMaxTrajectoriesPerInsert);
+    result.more = host.buffer->Scan(request.after_item, limit, kScanPageBytes, &result.items);
+    co_return;
+  }
+  uint64_t payload_bytes = 0;
+  for (uint32_t i = 0; i < request.ids.size(); ++i) {
+    StoredItem item;
+    if (!host.buffer->Get(request.ids[i], &item)) continue;
+    payload_bytes += item.frame.size();
+    result.found.push_back(i);
+    result.items.push_back(std::move(item));
+  }
+  if (payload_bytes > kMaxReplyPayloadBytes)
+    result.verdict = Verdict::Failed(ErrorCode::kResourceExhausted,
+                                     "ids name " + std::to_string(payload_bytes) + " bytes: a reply holds at most " +
+                                         std::to_string(kMaxReplyPayloadBytes) + "; ask for fewer");
+}
+
+Awaitable<void> CostAtHome(BufferHost& host, const CostReport& cost) {
+  if (host.buffer) host.buffer->AddCost(cost);
+  co_return;
+}
+
+Awaitable<void> RejectedAtHome(BufferHost& host, uint64_t trajectories, Key128 writer, uint64_t sequence) {
+  if (host.buffer) host.buffer->CountRejected(trajectories, writer, sequence);
+  co_return;
+}
+
+}  // namespace
+
+Awaitable<void> ReplayService::DeleteAtHome(BufferHost& host, const Request& request, GetResult& result) {
+  if (!host.buffer) {
+    result.verdict = Dropped(host.name);
+    co_return;
+  }
+  for (const std::string& id : request.ids) result.deleted += host.buffer->Delete(id);
+  if (result.deleted > 0) Pump(host);
+}
+
+Awaitable<void> ReplayService::Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
+                                   GetResult& result) {
+  Awaitable<void> work = GetAtHome(*host, request, result);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
+Awaitable<void> ReplayService::Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
+                                      GetResult& result) {
+  Awaitable<void> work = DeleteAtHome(*host, request, result);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
+Awaitable<void> ReplayService::ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost) {
+  Awaitable<void> work = CostAtHome(*host, cost);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
+Awaitable<void> ReplayService::CountRejected(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t trajectories,
+                                             Key128 writer, uint64_t sequence) {
+  Awaitable<void> work = RejectedAtHome(*host, trajectories, writer, sequence);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
+// --- Stats, Waiters --------------------------------------------------------------------------------------------------------------
+
+// What one thread knows, copied on that thread: no counter is shared.
+Awaitable<void> ReplayService::StatsOn(IoThread& thread, const std::string& buffer, ServerStats& stats) {
+  for (size_t i = 0; i < thread.requests.size(); ++i) stats.requests[i] += thread.requests[i];
+  for (size_t i = 0; i < thread.errors.size(); ++i) stats.errors[i] += thread.errors[i];
+  stats.received_bytes += thread.received_bytes;
+  stats.sent_bytes += thread.sent_bytes;
+  for (const auto& [name, host] : *thread.directory) {
+    if (&host->home != &thread || !host->buffer || (!buffer.empty() && buffer != name)) continue;
+    BufferStats& shown = stats.buffers.emplace_back(host->buffer->Stats());
+    shown.producers = host->producers.load(std::memory_order_relaxed);
+    shown.consumers = host->consumers.load(std::memory_order_relaxed);
+    for (const auto& [queue, waits] :
+         {std::pair(&host->insert_waiters, &shown.insert_waits), std::pair(&host->sample_waiters, &shown.sample_waits)}) {
+      for (const Waiter* waiter : *queue) ++(*waits)[static_cast<size_t>(waiter->Reason())];
+    }
+    shown.waiting_inserts = host->insert_waiters.size();
+    shown.waiting_samples = host->sample_waiters.size();
+  }
+  for (const Waiter* waiter : thread.memory_waiters) {
+    for (BufferStats& shown : stats.buffers) {
+      if (shown.name != waiter->buffer) continue;
+      ++shown.waiting_inserts;
+      ++shown.insert_waits[static_cast<size_t>(WaitReason::kMemory)];
+    }
+  }
+  co_return;
+}
+
+Awaitable<void> ReplayService::Stats(IoThread& thread, const std::string& buffer, ServerStats& stats) {
+  stats = {};
+  stats.requests.resize(static_cast<size_t>(Verb::kCount));
+  stats.errors.resize(static_cast<size_t>(ErrorCode::kCount));
+  stats.generation = generation_;
+  stats.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+  stats.connections = connections.load(std::memory_order_relaxed);
+  stats.accepted_connections = accepted_connections.load(std::memory_order_relaxed);
+  stats.memory_used_bytes = static_cast<uint64_t>(budget_.used_bytes());
+  stats.memory_limit_bytes = static_cast<uint64_t>(budget_.limit_bytes());
+  for (auto& asked : threads_) {
+    Awaitable<void> work = StatsOn(*asked, buffer, stats);
+    co_await RunOn(*asked, thread, std::move(work));
+  }
+  std::sort(stats.buffers.begin(), stats.buffers.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+}
+
+Awaitable<void> ReplayService::WaitersOn(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters) {
+  for (const auto& [name, host] : *thread.directory) {
+    if (&host->home != &thread || (!buffer.empty() && buffer != name)) continue;
+    ListWaiters(host->insert_waiters, waiters);
+    ListWaiters(host->sample_waiters, waiters);
+  }
+  ListWaiters(thread.memory_waiters, waiters);
+  if (buffer.empty()) ListWaiters(thread.version_waiters, waiters);
+  co_return;
+}
+
+Awaitable<void> ReplayService::Waiters(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters) {
+  for (auto& asked : threads_) {
+    Awaitable<void> work = WaitersOn(*asked, buffer, waiters);
+    co_await RunOn(*asked, thread, std::move(work));
+  }
+}
+
+}  // namespace replay::server

@@ -1,0 +1,194 @@
+#pragma once
+// ReplayService: the verbs, and all waiting for a condition.
+//
+// Each buffer lives on one I/O thread, its home. A call on the home thread is decided at once or waits there; a call from
+// another thread is sent over whole, once per request. What all threads share is an immutable value that is replaced whole
+// (directory, version registry) by the control thread, threads[0], or an atomic reservation (memory).
+//
+// Waiting. Per buffer one FIFO of inserts and one of samples. Whoever changes a buffer pumps it: while the head of a queue can
+// be decided, it is decided there and then and woken with its result, so that no wake-up is lost or stolen, and nobody behind
+// the head is looked at. A waiter leaves at its deadline, when its peer goes away, when the buffer is dropped or when the daemon drains.
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schema/message.h"
+#include "server/buffer.h"
+#include "server/codec.h"
+#include "server/config.h"
+#include "server/io_thread.h"
+
+namespace replay::server {
+
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+// Who calls: what a waiter is known by.
+struct Caller {
+  int fd = -1;
+  const std::string* peer = nullptr;
+  SteadyTime deadline;
+};
+
+// A call that waits; lives in the frame of the coroutine that waits.
+struct Waiter : PeerWatch::Listener {
+  enum class End : uint8_t { kPending, kDecided, kTimedOut, kPeerGone, kBufferDropped, kDraining };
+  Waiter(IoThread& home, const Caller& caller, Verb waiting_verb)
+      : timer(home.executor()), who(caller), verb(waiting_verb), since(std::chrono::steady_clock::now()) {}
+  virtual ~Waiter() = default;
+  // Decides the call if it can be decided now.
+  virtual bool Attempt() = 0;
+  virtual std::string Why() const = 0;
+  virtual WaitReason Reason() const = 0;
+  // How much deciding it costs, in trajectories: bounds the work of one pump.
+  virtual uint32_t Cost() const { return 1; }
+  // The first end counts: a peer that leaves after its call was decided changes nothing.
+  void Finish(End how) {
+    if (end != End::kPending) return;
+    end = how;
+    timer.cancel();
+  }
+  void OnPeerGone() override { Finish(End::kPeerGone); }
+
+  asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor> timer;
+  const Caller who;
+  const Verb verb;
+  const SteadyTime since;
+  End end = End::kPending;
+  std::string buffer;  // for the list of waiters
+};
+
+// A buffer and its queues. `buffer` and all below it belong to the home thread; null once dropped.
+struct BufferHost {
+  BufferHost(IoThread& home_thread, std::string buffer_name, const BufferOptions& options, PolicyVersions::Snapshot versions);
+
+  IoThread& home;
+  const std::string name;
+  std::unique_ptr<Buffer> buffer;
+  std::list<Waiter*> insert_waiters;
+  std::list<Waiter*> sample_waiters;
+  SteadyTime last_insert;
+  bool pump_posted = false;
+
+  // Connections that have inserted / sampled; any thread.
+  std::atomic<uint32_t> producers{0};
+  std::atomic<uint32_t> consumers{0};
+
+  // Of the control thread.
+  BufferOptions declared;
+  bool altering = false;
+};
+
+struct InsertCall {
+  InsertRequest request;
+  InsertResult result;
+  Verdict verdict;
+};
+
+struct SampleCall {
+  SampleRequest request;
+  SampleResult result;
+  Verdict verdict;
+};
+
+class ReplayService {
+ public:
+  ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads);
+
+  // Declares the configuration's buffers; before the threads run. "" or the error.
+  std::string DeclareBuffers();
+
+  // --- Called on the session's thread ------------------------------------------------------------------------------------
+  // Null: there is no such buffer.
+  std::shared_ptr<BufferHost> Find(const IoThread& thread, std::string_view name) const;
+  // True: decided, without waiting or leaving the thread. Only on the home thread.
+  bool InsertNow(BufferHost& host, InsertCall& call);
+  bool SampleNow(BufferHost& host, SampleCall& call);
+  Awaitable<void> Insert(IoThread& thread, std::shared_ptr<BufferHost> host, InsertCall& call, Caller caller);
+  Awaitable<void> Sample(IoThread& thread, std::shared_ptr<BufferHost> host, SampleCall& call, Caller caller);
+  Awaitable<void> CountRejected(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t trajectories, Key128 writer,
+                                uint64_t sequence);
+
+  struct GetResult {
+    Verdict verdict;
+    std::vector<StoredItem> items;
+    std::vector<uint32_t> found;
+    bool more = false;
+    uint32_t deleted = 0;
+  };
+  // `request` stays valid until the call returns. Get and Delete.
+  Awaitable<void> Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
+  Awaitable<void> Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
+  Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
+
+  Awaitable<Verdict> CreateBuffer(IoThread& thread, const Request& request);
+  Awaitable<Verdict> AlterBuffer(IoThread& thread, const Request& request);
+  Awaitable<Verdict> DropBuffer(IoThread& thread, const Request& request);
+
+  Awaitable<Verdict> PublishVersion(IoThread& thread, PolicyVersion& version);
+  // Waits for a version later than the request's; `result` is it.
+  Awaitable<Verdict> WaitVersion(IoThread& thread, const Request& request, Caller caller, PolicyVersion& result);
+
+  Awaitable<void> Stats(IoThread& thread, const std::string& buffer, ServerStats& stats);
+  Awaitable<void> Waiters(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters);
+
+  // Reserves room for a request's payload before it is read, waiting for memory if need be.
+  Awaitable<Verdict> ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller);
+  MemoryBudget& budget() { return budget_; }
+
+  // On each thread: ends all waiting, refuses new waits.
+  void Drain(IoThread& thread);
+
+  uint64_t generation() const { return generation_; }
+  const ServerConfig& config() const { return config_; }
+
+  std::atomic<uint64_t> connections{0};
+  std::atomic<uint64_t> accepted_connections{0};
+
+ private:
+  friend struct SampleWaiter;
+  friend struct InsertWaiter;
+
+  IoThread& control() { return *threads_[0]; }
+  // On the home thread.
+  Awaitable<void> InsertAtHome(BufferHost& host, InsertCall& call, Caller caller);
+  Awaitable<void> SampleAtHome(BufferHost& host, SampleCall& call, Caller caller);
+  Awaitable<void> Wait(IoThread& home, std::list<Waiter*>& queue, Waiter& waiter);
+  void Pump(BufferHost& host);
+  void EndAll(std::list<Waiter*>& queue, Waiter::End how);
+  WaitReason WithProducers(const BufferHost& host, WaitReason reason) const;
+  std::string WhySampleWaits(const BufferHost& host, const SampleRequest& request) const;
+  void ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters) const;
+
+  Awaitable<void> PumpAtHome(BufferHost& host);
+  Awaitable<void> DeleteAtHome(BufferHost& host, const Request& request, GetResult& result);
+  Awaitable<void> StatsOn(IoThread& thread, const std::string& buffer, ServerStats& stats);
+  Awaitable<void> WaitersOn(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters);
+
+  // On the control thread.
+  Awaitable<Verdict> CreateOnControl(const Request& request);
+  Awaitable<Verdict> AlterOnControl(const Request& request);
+  Awaitable<Verdict> DropOnControl(const Request& request);
+  Awaitable<Verdict> PublishOnControl(PolicyVersion& version);
+  Awaitable<void> InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions);
+  Verdict Declare(const std::string& name, BufferOptions options, std::shared_ptr<const Directory>* next);
+  Awaitable<void> InstallEverywhere(std::shared_ptr<const Directory> directory);
+
+  const ServerConfig config_;
+  std::vector<std::unique_ptr<IoThread>>& threads_;
+  MemoryBudget budget_;
+  const uint64_t generation_;
+  const SteadyTime started_;
+  // Of the control thread.
+  uint64_t assigned_bytes_ = 0;
+  size_t next_home_ = 0;
+};
+
+}  // namespace replay::server

@@ -1,0 +1,338 @@
+// The replies of codec.h.
+
+#include <cmath>
+
+#include "schema/protocol.capnp.h"
+#include "server/check.h"
+#include "server/codec.h"
+
+namespace replay::server {
+namespace {
+
+// Words of the fixed parts of a reply, with room: root pointer and Reply struct, and the largest fixed result.
+constexpr uint32_t kReplyWords = 64;
+
+uint32_t TextWords(std::string_view text) { return static_cast<uint32_t>(text.size() / 8 + 1); }
+
+void Send(ControlBuilder& builder, uint64_t payload_bytes, OutputQueue& output) {
+  output.AddBytes(builder.Finish(payload_bytes));
+}
+
+capnp::Text::Reader AsText(std::string_view text) { return {text.data(), text.size()}; }
+
+// Text::Reader wants a NUL behind the last byte, which a string_view need not have: copied in place instead.
+template <typename Init>
+void SetText(std::string_view text, Init&& init) {
+  capnp::Text::Builder builder = init(static_cast<uint32_t>(text.size()));
+  std::memcpy(builder.begin(), text.data(), text.size());
+}
+
+uint32_t VersionWords(const PolicyVersion& version) {
+  return 16 + TextWords(version.run_id) + TextWords(version.label) + TextWords(version.uri);
+}
+
+void FillVersion(const PolicyVersion& from, schema::PolicyVersion::Builder to) {
+  SetText(from.run_id, [&](uint32_t size) { return to.initRunId(size); });
+  SetText(from.label, [&](uint32_t size) { return to.initLabel(size); });
+  SetText(from.uri, [&](uint32_t size) { return to.initUri(size); });
+  to.setEpoch(from.epoch);
+  to.setVersion(from.version);
+  to.setStep(from.step);
+  to.setPublishedAtUnixNs(from.published_at_unix_ns);
+}
+
+void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
+  to.setCapacityItems(from.capacity_items);
+  to.setCapacityBytes(from.capacity_bytes);
+  to.setRetention(static_cast<schema::RetentionKind>(from.retention));
+  const std::string delta = from.delta.ToString();
+  SetText(delta, [&](uint32_t size) { return to.initDelta(size); });
+  to.setSelector(static_cast<schema::SelectorKind>(from.selector));
+  to.setMaxDraws(from.max_draws);
+  to.setHasCorrectThreshold(from.correct_threshold.has_value());
+  to.setCorrectThreshold(from.correct_threshold.value_or(0));
+  to.setReplayRatio(from.replay_ratio);
+  to.setTolerance(from.tolerance);
+  to.setMinSize(from.min_size);
+  to.setMaxDrawsPerSample(from.max_draws_per_sample);
+  to.setMaxInsert(from.max_insert);
+  to.setPaceDraws(from.pace_draws);
+  to.setPaceInserts(from.pace_inserts);
+  to.setHasSeed(from.seed.has_value());
+  to.setSeed(from.seed.value_or(0));
+}
+
+void FillHistogram(const Histogram& from, schema::Histogram::Builder to) {
+  auto bounds = to.initBounds(static_cast<uint32_t>(from.bounds.size()));
+  for (uint32_t i = 0; i < bounds.size(); ++i) bounds.set(i, from.bounds[i]);
+  auto counts = to.initCounts(static_cast<uint32_t>(from.counts.size()));
+  for (uint32_t i = 0; i < counts.size(); ++i) counts.set(i, from.counts[i]);
+  to.setSum(from.sum);
+}
+
+template <typename Counts>
+void FillNamedCount(Counts& counts, uint32_t index, std::string_view name, uint64_t count) {
+  auto entry = counts[index];
+  SetText(name, [&](uint32_t size) { return entry.initName(size); });
+  entry.setCount(count);
+}
+
+void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
+  auto outcomes = to.initOutcomes(6);
+  FillNamedCount(outcomes, 0, "insert_correct", from.inserted.correct);
+  FillNamedCount(outcomes, 1, "insert_incorrect", from.inserted.incorrect);
+  FillNamedCount(outcomes, 2, "sample_correct", from.sampled.correct);
+  FillNamedCount(outcomes, 3, "sample_incorrect", from.sampled.incorrect);
+  FillNamedCount(outcomes, 4, "remove_correct", from.removed_outcomes.correct);
+  FillNamedCount(outcomes, 5, "remove_incorrect", from.removed_outcomes.incorrect);
+}
+
+constexpr uint32_t kBufferStatsWords = 640;  // Three histograms (~32 words each), named counts, options, fixed fields.
+
+void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
+  SetText(from.name, [&](uint32_t size) { return to.initName(size); });
+  FillOptions(from.options, to.initOptions());
+  to.setItems(from.items);
+  to.setBytes(from.bytes);
+  to.setIndexBytes(from.index_bytes);
+  to.setTokens(from.tokens);
+  to.setPositiveItems(from.positive_items);
+  to.setScored(from.stored.correct + from.stored.incorrect);
+  to.setCorrect(from.stored.correct);
+  to.setOffered(from.offered);
+  to.setAccepted(from.accepted);
+  to.setDuplicate(from.duplicate);
+  to.setRejected(from.rejected);
+  auto removed = to.initRemoved(static_cast<uint32_t>(from.removed.size()));
+  for (uint32_t i = 0; i < removed.size(); ++i)
+    FillNamedCount(removed, i, ToString(static_cast<RemoveReason>(i)), from.removed[i]);
+  to.setDrawn(from.drawn);
+  to.setSamples(from.samples);
+  to.setTokensInserted(from.tokens_inserted);
+  to.setTokensDrawn(from.tokens_drawn);
+  to.setWithheld(from.withheld);
+  FillHistogram(from.staleness, to.initStaleness());
+  FillHistogram(from.reuse_gap, to.initReuseGap());
+  FillHistogram(from.item_draws, to.initItemDraws());
+  FillOutcomes(from, to);
+  to.setOldestVersion(from.oldest_version);
+  to.setNewestVersion(from.newest_version);
+  to.setConsumerStep(from.consumer_step);
+  to.setPacingBalance(from.pacing_balance);
+  to.setWaitingInserts(from.waiting_inserts);
+  to.setWaitingSamples(from.waiting_samples);
+  to.setGenerationSeconds(from.cost.generation_seconds);
+  to.setGeneratedTrajectories(from.cost.generated_trajectories);
+  to.setTrainingSeconds(from.cost.training_seconds);
+  to.setTrainedDraws(from.cost.trained_draws);
+  to.setWorkers(from.cost.workers);
+  to.setTrainers(from.cost.trainers);
+  to.setProducers(from.producers);
+  to.setConsumers(from.consumers);
+}
+
+// Only what has happened is listed.
+template <typename Enum, typename Init>
+void FillCounts(const std::vector<uint64_t>& counts, Init&& init) {
+  uint32_t used = 0;
+  for (const uint64_t count : counts) used += count > 0;
+  auto list = init(used);
+  for (uint32_t i = 0, next = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) FillNamedCount(list, next++, ToString(static_cast<Enum>(i)), counts[i]);
+  }
+}
+
+}  // namespace
+
+void ReplyEncoder::Done(uint64_t id, OutputQueue& output) {
+  builder_.Start<schema::Reply>(kReplyWords).setId(id);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Failure(uint64_t id, ErrorCode code, WaitReason reason, std::string_view message, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + TextWords(message));
+  reply.setId(id);
+  reply.setCode(static_cast<schema::ErrorCode>(code));
+  reply.setWaitReason(static_cast<schema::WaitReason>(reason));
+  SetText(message, [&](uint32_t size) { return reply.initMessage(size); });
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Hello(uint64_t id, const HelloInfo& info, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  auto hello = reply.initHello();
+  hello.setProtocolVersion(kProtocolVersion);
+  hello.setServerVersion(AsText(REPLAY_VERSION));
+  hello.setGeneration(info.generation);
+  hello.setMaxFrameBytes(kMaxFrameBytes);
+  hello.setMaxPayloadBytes(info.max_payload_bytes);
+  Send(builder_, 0, output);
+}
+
+// The commonest reply is built once by the generated code, with marks where the numbers go, and then copied and filled in.
+ReplyEncoder::InsertTemplate::InsertTemplate() {
+  constexpr uint64_t kMarks[] = {0x1d1d1d1d1d1d1d1d, 0xf1f1f1f1f1f1f1f1, 0x11111111e1e1e1e1};
+  constexpr uint32_t kCountMark = 0xc0c0c0c0;
+  ControlBuilder builder(kReplyWords);
+  auto reply = builder.Start<schema::Reply>(kReplyWords);
+  reply.setId(kMarks[0]);
+  auto insert = reply.initInsert();
+  insert.setFirstItem(kMarks[1]);
+  insert.setLive(kMarks[2]);
+  insert.setCount(kCountMark);
+  const auto built = builder.Finish(0);
+  bytes.assign(built.begin(), built.end());
+  const auto find = [&](auto mark) {
+    for (size_t offset = sizeof(Preamble); offset + sizeof mark <= bytes.size(); offset += 4) {
+      if (std::memcmp(bytes.data() + offset, &mark, sizeof mark) == 0) return offset;
+    }
+    CHECK(false) << "a mark is missing from the reply";
+    return size_t{0};
+  };
+  id = find(kMarks[0]);
+  first_item = find(kMarks[1]);
+  live = find(kMarks[2]);
+  count = find(kCountMark);
+}
+
+void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& output) {
+  if (!result.duplicate && result.level == AcknowledgementLevel::kMemory) {
+    InsertTemplate& filled = insert_template_;
+    std::memcpy(filled.bytes.data() + filled.id, &id, sizeof id);
+    std::memcpy(filled.bytes.data() + filled.first_item, &result.first_item, sizeof result.first_item);
+    std::memcpy(filled.bytes.data() + filled.live, &result.live, sizeof result.live);
+    std::memcpy(filled.bytes.data() + filled.count, &result.count, sizeof result.count);
+    output.AddBytes(filled.bytes);
+    return;
+  }
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  auto insert = reply.initInsert();
+  insert.setFirstItem(result.first_item);
+  insert.setCount(result.count);
+  insert.setDuplicate(result.duplicate);
+  insert.setLevel(static_cast<schema::AcknowledgementLevel>(result.level));
+  insert.setLive(result.live);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
+  const auto count = static_cast<uint32_t>(result.draws.size());
+  const auto frame_count = static_cast<uint32_t>(result.frames.size());
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 5 * count + frame_count / 2 + 1);
+  reply.setId(id);
+  auto sample = reply.initSample();
+  sample.setStep(result.step);
+  sample.setWithheld(result.withheld);
+  auto draws = sample.initDraws(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    const DrawnItem& from = result.draws[i];
+    auto draw = draws[i];
+    draw.setFrame(from.frame);
+    draw.setDrawCount(from.draw_count);
+    draw.setProbability(from.probability);
+    draw.setStaleness(from.staleness);
+    draw.setStepsSinceLastUse(from.steps_since_last_use);
+    draw.setItem(from.item);
+  }
+  auto sizes = sample.initFrameBytes(frame_count);
+  uint64_t payload_bytes = 0;
+  for (uint32_t i = 0; i < frame_count; ++i) {
+    sizes.set(i, static_cast<uint32_t>(result.frames[i].size()));
+    payload_bytes += result.frames[i].size();
+  }
+  Send(builder_, payload_bytes, output);
+  for (Frame& frame : result.frames) output.AddFrame(std::move(frame));
+  result.frames.clear();
+}
+
+void ReplyEncoder::Get(uint64_t id, std::vector<StoredItem>& items, std::span<const uint32_t> found, bool more,
+                       OutputQueue& output) {
+  const auto count = static_cast<uint32_t>(items.size());
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 4 * (count + 2));
+  reply.setId(id);
+  auto get = reply.initGet();
+  auto indexes = get.initFound(static_cast<uint32_t>(found.size()));
+  for (uint32_t i = 0; i < found.size(); ++i) indexes.set(i, found[i]);
+  auto numbers = get.initItems(count);
+  auto draw_counts = get.initDrawCounts(count);
+  auto sizes = get.initFrameBytes(count);
+  get.setMore(more);
+  uint64_t payload_bytes = 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    numbers.set(i, items[i].item);
+    draw_counts.set(i, items[i].draw_count);
+    sizes.set(i, static_cast<uint32_t>(items[i].frame.size()));
+    payload_bytes += items[i].frame.size();
+  }
+  Send(builder_, payload_bytes, output);
+  for (StoredItem& item : items) output.AddFrame(std::move(item.frame));
+}
+
+void ReplyEncoder::Delete(uint64_t id, uint32_t deleted, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  reply.initDelete().setDeleted(deleted);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Version(uint64_t id, const PolicyVersion& version, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + VersionWords(version));
+  reply.setId(id);
+  FillVersion(version, reply.initVersion());
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Versions(uint64_t id, std::span<const PolicyVersion> versions, OutputQueue& output) {
+  uint32_t words = kReplyWords;
+  for (const PolicyVersion& version : versions) words += VersionWords(version);
+  auto reply = builder_.Start<schema::Reply>(words);
+  reply.setId(id);
+  auto list = reply.initVersions().initVersions(static_cast<uint32_t>(versions.size()));
+  for (uint32_t i = 0; i < versions.size(); ++i) FillVersion(versions[i], list[i]);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Stats(uint64_t id, const ServerStats& stats, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(512 + kBufferStatsWords * static_cast<uint32_t>(stats.buffers.size()));
+  reply.setId(id);
+  auto root = reply.initStats();
+  auto server = root.initServer();
+  server.setVersion(AsText(REPLAY_VERSION));
+  server.setGeneration(stats.generation);
+  server.setUptimeSeconds(stats.uptime_seconds);
+  server.setConnections(stats.connections);
+  server.setAcceptedConnections(stats.accepted_connections);
+  server.setMemoryUsedBytes(stats.memory_used_bytes);
+  server.setMemoryLimitBytes(stats.memory_limit_bytes);
+  FillCounts<Verb>(stats.requests, [&](uint32_t size) { return server.initRequests(size); });
+  FillCounts<ErrorCode>(stats.errors, [&](uint32_t size) { return server.initErrors(size); });
+  auto buffers = root.initBuffers(static_cast<uint32_t>(stats.buffers.size()));
+  for (uint32_t i = 0; i < buffers.size(); ++i) FillBufferStats(stats.buffers[i], buffers[i]);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Waiters(uint64_t id, std::span<const WaiterInfo> waiters, OutputQueue& output) {
+  uint32_t words = kReplyWords;
+  for (const WaiterInfo& waiter : waiters)
+    words +=
+        16 + TextWords(waiter.buffer) + TextWords(ToString(waiter.verb)) + TextWords(waiter.detail) + TextWords(waiter.peer);
+  auto reply = builder_.Start<schema::Reply>(words);
+  reply.setId(id);
+  auto list = reply.initWaiters().initWaiters(static_cast<uint32_t>(waiters.size()));
+  for (uint32_t i = 0; i < waiters.size(); ++i) {
+    const WaiterInfo& from = waiters[i];
+    auto to = list[i];
+    SetText(from.buffer, [&](uint32_t size) { return to.initBuffer(size); });
+    SetText(ToString(from.verb), [&](uint32_t size) { return to.initVerb(size); });
+    SetText(from.detail, [&](uint32_t size) { return to.initDetail(size); });
+    SetText(from.peer, [&](uint32_t size) { return to.initPeer(size); });
+    to.setReason(static_cast<schema::WaitReason>(from.reason));
+    to.setWaitedMs(from.waited_ms);
+    to.setRemainingMs(from.remaining_ms);
+  }
+  Send(builder_, 0, output);
+}
+
+}  // namespace replay::server

@@ -1,0 +1,39 @@
+#include "server/retention.h"
+
+namespace replay::server {
+
+Retention::Retention(const BufferOptions& options)
+    : fresh_capacity_(options.fresh_capacity()),
+      positive_capacity_(options.positive_capacity()),
+      capacity_bytes_(options.capacity_bytes == 0 ? UINT64_MAX : options.capacity_bytes),
+      correct_threshold_(options.correct_threshold) {}
+
+Retention::Step Retention::Next(const Contents& contents) const {
+  if (contents.fresh < fresh_capacity_ && contents.positive > 0) return Step::kMakeFresh;
+  if (contents.fresh > fresh_capacity_)
+    return contents.oldest_fresh_correct && positive_capacity_ > 0 ? Step::kMakePositive : Step::kEvictOldestFresh;
+  if (contents.positive > positive_capacity_) return Step::kEvictOldestPositive;
+  if (contents.bytes > capacity_bytes_)
+    return contents.positive > 0 ? Step::kEvictOldestPositiveForBytes : Step::kEvictOldestFreshForBytes;
+  return Step::kDone;
+}
+
+std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const {
+  using std::to_string;
+  if (trajectories > fresh_capacity_)
+    return to_string(trajectories) + " trajectories in one request, but the buffer keeps " + to_string(fresh_capacity_) +
+           " fresh ones (capacity_items " + to_string(fresh_capacity_ + positive_capacity_) + ", " +
+           to_string(positive_capacity_) + " of them for older correct ones)";
+  if (bytes > capacity_bytes_)
+    return to_string(bytes) + " bytes in one request, but the buffer keeps " + to_string(capacity_bytes_) +
+           " (capacity_bytes; each frame counts " + to_string(Frame::kOverheadBytes) + " bytes more than its size)";
+  return "";
+}
+
+Outcome Retention::Decide(Outcome said, float reward) const {
+  if (said != Outcome::kUnknown || !correct_threshold_) return said;
+  // As float, since the reward is one: 0.7f lies below the double 0.7.
+  return reward >= static_cast<float>(*correct_threshold_) ? Outcome::kCorrect : Outcome::kIncorrect;
+}
+
+}  // namespace replay::server

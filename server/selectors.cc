@@ -1,0 +1,163 @@
+#include "server/selectors.h"
+
+#include <utility>
+
+#include "server/check.h"
+#include "storage/segmented_array.h"
+
+namespace replay::server {
+namespace {
+
+// What the two uniform selectors share: the dense array.
+class DenseSelector : public Selector {
+ public:
+  explicit DenseSelector(ItemTable* items) : items_(items) {}
+
+  void OnInsert(uint32_t slot) override {
+    slots_.Reserve(uint64_t{size_} + 1);
+    slots_[size_] = slot;
+    (*items_)[slot].position = size_++;
+  }
+
+  void OnRemove(uint32_t slot) override {
+    const uint32_t position = (*items_)[slot].position;
+    if (position == kNoPosition) return;
+    const uint32_t last = slots_[--size_];
+    slots_[position] = last;
+    (*items_)[last].position = position;
+    (*items_)[slot].position = kNoPosition;
+  }
+
+  double Probability(uint64_t drawable_count) const override { return 1.0 / static_cast<double>(drawable_count); }
+  uint64_t memory_bytes() const override { return slots_.memory_bytes(); }
+
+  void CheckInvariants(const Cohorts& cohorts) const override {
+    CHECK(size_ == cohorts.of_current_epoch()) << size_ << " in the selector, " << cohorts.of_current_epoch() << " current";
+    for (uint32_t position = 0; position < size_; ++position) {
+      const Item& item = (*items_)[slots_[position]];
+      CHECK(item.number != 0 && item.position == position) << "position " << position;
+      CHECK(cohorts.OfCurrentEpoch(item.cohort)) << "item " << item.number;
+    }
+  }
+
+ protected:
+  void Swap(uint32_t a, uint32_t b) {
+    std::swap(slots_[a], slots_[b]);
+    (*items_)[slots_[a]].position = a;
+    (*items_)[slots_[b]].position = b;
+  }
+
+  ItemTable* const items_;
+  SegmentedArray<uint32_t, 4096, 1u << 20> slots_;  // [size_]; a slab of it is half a million items
+  uint32_t size_ = 0;
+};
+
+class Uniform final : public DenseSelector {
+ public:
+  using DenseSelector::DenseSelector;
+  bool distinct() const override { return false; }
+
+  void Draw(uint32_t count, const Drawable& drawable, Random* random, std::vector<uint32_t>* slots) override {
+    slots->resize(count);
+    if (drawable.count == size_) {
+      // Positions first, so that the cache misses of the array overlap.
+      for (uint32_t& pick : *slots) {
+        pick = random->Below(size_);
+        __builtin_prefetch(&slots_[pick]);
+      }
+      for (uint32_t& pick : *slots) pick = slots_[pick];
+      return;
+    }
+    uint32_t pool = size_;
+    for (uint32_t& pick : *slots) {
+      uint32_t position = random->Below(pool);
+      while (!drawable.MayDraw((*items_)[slots_[position]])) {
+        Swap(position, --pool);
+        position = random->Below(pool);
+      }
+      pick = slots_[position];
+    }
+  }
+};
+
+// Partial Fisher-Yates: the batch gathers at the front of the array.
+class UniformDistinct final : public DenseSelector {
+ public:
+  using DenseSelector::DenseSelector;
+  bool distinct() const override { return true; }
+
+  void Draw(uint32_t count, const Drawable& drawable, Random* random, std::vector<uint32_t>* slots) override {
+    slots->resize(count);
+    if (drawable.count == size_) {
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t pick = i + random->Below(size_ - i);
+        (*slots)[i] = pick;
+        __builtin_prefetch(&slots_[pick], 1);
+      }
+      // An earlier swap may bring another item there; then its row is simply not warm.
+      for (uint32_t i = 0; i < count; ++i) {
+        items_->PrefetchPosition(slots_[(*slots)[i]]);
+        items_->PrefetchPosition(slots_[i]);
+      }
+      for (uint32_t i = 0; i < count; ++i) {
+        Swap(i, (*slots)[i]);
+        (*slots)[i] = slots_[i];
+      }
+      return;
+    }
+    uint32_t pool = size_;
+    for (uint32_t i = 0; i < count; ++i) {
+      uint32_t position = i + random->Below(pool - i);
+      while (!drawable.MayDraw((*items_)[slots_[position]])) {
+        Swap(position, --pool);
+        position = i + random->Below(pool - i);
+      }
+      Swap(i, position);
+      (*slots)[i] = slots_[i];
+    }
+  }
+};
+
+// lifo and fifo walk the insertion order.
+class Ordered final : public Selector {
+ public:
+  Ordered(ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
+  void OnInsert(uint32_t) override {}
+  void OnRemove(uint32_t) override {}
+  bool distinct() const override { return true; }
+  double Probability(uint64_t) const override { return 1; }
+  uint64_t memory_bytes() const override { return 0; }
+  void CheckInvariants(const Cohorts&) const override {}
+
+  void Draw(uint32_t count, const Drawable& drawable, Random*, std::vector<uint32_t>* slots) override {
+    slots->clear();
+    for (uint32_t slot = newest_first_ ? items_->newest() : items_->oldest(); slots->size() < count;) {
+      const Item& item = (*items_)[slot];
+      if (drawable.MayDraw(item)) slots->push_back(slot);
+      slot = newest_first_ ? item.older : item.newer;
+    }
+  }
+
+ private:
+  ItemTable* const items_;
+  const bool newest_first_;
+};
+
+}  // namespace
+
+std::unique_ptr<Selector> MakeSelector(SelectorKind kind, ItemTable* items) {
+  switch (kind) {
+    case SelectorKind::kUniform:
+      return std::make_unique<Uniform>(items);
+    case SelectorKind::kUniformDistinct:
+      return std::make_unique<UniformDistinct>(items);
+    case SelectorKind::kLifo:
+      return std::make_unique<Ordered>(items, true);
+    case SelectorKind::kFifo:
+      return std::make_unique<Ordered>(items, false);
+  }
+  CHECK(false) << "selector " << static_cast<int>(kind);
+  std::abort();
+}
+
+}  // namespace replay::server

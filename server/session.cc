@@ -1,0 +1,272 @@
+#include "server/session.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+
+#include <utility>
+
+#include "server/log.h"
+
+namespace replay::server {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+Session::Session(IoThread& thread, ReplayService& service, Socket socket, std::string peer)
+    : thread_(thread),
+      service_(service),
+      socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      label_(peer_),
+      input_(thread.input_blocks),
+      connected_at_(steady_clock::now()) {
+  place_ = thread_.sessions.insert(thread_.sessions.end(), this);
+  service_.connections.fetch_add(1, std::memory_order_relaxed);
+}
+
+Session::~Session() {
+  for (const Use& use : uses_) {
+    if (use.produces) use.host->producers.fetch_sub(1, std::memory_order_relaxed);
+    if (use.consumes) use.host->consumers.fetch_sub(1, std::memory_order_relaxed);
+  }
+  thread_.sessions.erase(place_);
+  service_.connections.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Session::Shutdown() { ::shutdown(socket_.native_handle(), SHUT_RDWR); }
+
+bool Session::IsStuck(steady_clock::time_point now, const char** why) const {
+  const ServerConfig& config = service_.config();
+  constexpr steady_clock::time_point kNever{};
+  if (!said_hello_ && now - connected_at_ > milliseconds(config.handshake_timeout_ms)) {
+    *why = "handshake_timeout";
+    return true;
+  }
+  if (reading_since_ != kNever && now - reading_since_ > milliseconds(config.request_timeout_ms)) {
+    *why = "request_timeout";
+    return true;
+  }
+  if (blocked_on_write_since_ != kNever && now - blocked_on_write_since_ > milliseconds(config.send_timeout_ms)) {
+    *why = "send_timeout";
+    return true;
+  }
+  return false;
+}
+
+Awaitable<void> Session::Run(std::unique_ptr<Session> session) {
+  std::string violation;
+  try {
+    co_await session->Converse();
+  } catch (const ProtocolError& error) {
+    violation = error.what();
+    ++session->thread_.errors[static_cast<size_t>(error.code)];
+    session->thread_.encoder.Failure(error.id, error.code, WaitReason::kNone, violation, session->output_);
+  } catch (const std::exception& error) {  // Out of memory, or our own bug: this connection only.
+    Log(LogLevel::kError, "session failed", {{"peer", session->label_}, {"error", error.what()}});
+    co_return;
+  }
+  if (!violation.empty()) {
+    Log(LogLevel::kDebug, "conversation ended", {{"peer", session->label_}, {"error", violation}});
+    co_await session->Flush();
+    // A close with unread bytes resets the connection and may take the reply with it: half-close, then read a little.
+    ::shutdown(session->socket_.native_handle(), SHUT_WR);
+    session->reading_since_ = steady_clock::now();
+    session->preamble_.payload_bytes = kLingerBytes;
+    co_await session->DiscardPayload();
+  }
+}
+
+Awaitable<void> Session::Converse() {
+  for (;;) {
+    const uint8_t* control = NextMessage();
+    if (control == nullptr) {
+      if (!co_await Fill()) co_return;
+      continue;
+    }
+    const Rest rest = Handle(control);
+    if (rest != Rest::kNothing) co_await Finish(rest);
+    host_.reset();
+    reading_since_ = {};
+    if (++requests_in_turn_ >= kRequestsPerTurn || bytes_in_turn_ + output_.pending_bytes() >= kBytesPerTurn)
+      co_await EndTurn();
+  }
+}
+
+const uint8_t* Session::NextMessage() {
+  const std::span<const uint8_t> bytes = input_.available();
+  if (bytes.size() < sizeof(Preamble)) {
+    if (!bytes.empty() && reading_since_ == steady_clock::time_point{}) reading_since_ = last_fill_;
+    return nullptr;
+  }
+  std::memcpy(&preamble_, bytes.data(), sizeof preamble_);
+  const uint64_t control_limit = said_hello_ ? kMaxRequestControlBytes : kMaxRequestControlBytesBeforeHello;
+  const uint64_t payload_limit = said_hello_ ? std::min(kMaxRequestPayloadBytes, service_.config().in_flight_bytes) : 0;
+  if (std::string error = CheckPreamble(preamble_, control_limit, payload_limit); !error.empty()) {
+    const bool other_version = preamble_.magic == Preamble::kMagic && preamble_.version != kProtocolVersion;
+    throw ProtocolError(other_version ? ErrorCode::kUnsupportedVersion : ErrorCode::kProtocolViolation, error);
+  }
+  const uint64_t size = sizeof(Preamble) + preamble_.control_words * uint64_t{8};
+  if (bytes.size() < size) {
+    if (reading_since_ == steady_clock::time_point{}) reading_since_ = last_fill_;
+    return nullptr;
+  }
+  received_at_ = reading_since_ == steady_clock::time_point{} ? last_fill_ : reading_since_;
+  return bytes.data() + sizeof(Preamble);
+}
+
+Awaitable<bool> Session::Fill() {
+  if (!co_await Flush()) co_return false;
+  if (input_.available().empty()) output_.Release();
+  boost::system::error_code error;
+  if (!co_await input_.Fill(socket_, error)) co_return false;
+  CountReceived();
+  last_fill_ = steady_clock::now();
+  co_return true;
+}
+
+void Session::CountReceived() {
+  const uint64_t before = std::exchange(received_bytes_, input_.received_bytes());
+  thread_.received_bytes += received_bytes_ - before;
+}
+
+Awaitable<bool> Session::Flush() {
+  if (output_.empty()) co_return true;
+  boost::system::error_code error;
+  thread_.sent_bytes += output_.pending_bytes();
+  co_return co_await output_.Flush(socket_, error, &blocked_on_write_since_);
+}
+
+Awaitable<void> Session::EndTurn() {
+  requests_in_turn_ = 0;
+  bytes_in_turn_ = 0;
+  co_await Flush();  // A peer that is gone is noticed at the next read.
+  co_await asio::post(thread_.executor(), kUseAwaitable);
+}
+
+// --- One request ---------------------------------------------------------------------------------------------------------------
+
+Session::Rest Session::Handle(const uint8_t* control) {
+  const std::optional<DecodeFailure> failure = DecodeRequest(control, preamble_.control_words, &request_);
+  input_.Consume(sizeof(Preamble) + preamble_.control_words * uint64_t{8});
+  if (failure && failure->ends_conversation) throw ProtocolError(failure->code, failure->message, request_.id);
+  if (!said_hello_ && (failure || request_.verb != Verb::kHello))
+    throw ProtocolError(ErrorCode::kProtocolViolation, "the first request of a connection is Hello", request_.id);
+  if (failure) {
+    Fail(failure->code, WaitReason::kNone, failure->message);
+    return preamble_.payload_bytes > 0 ? Rest::kReadPayload : Rest::kNothing;
+  }
+  ++thread_.requests[static_cast<size_t>(request_.verb)];
+  if (request_.verb != Verb::kInsert && preamble_.payload_bytes > 0)
+    throw ProtocolError(ErrorCode::kProtocolViolation,
+                        "payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": only Insert has a payload",
+                        request_.id);
+  switch (request_.verb) {
+    case Verb::kInsert:
+      return StartInsert();
+    case Verb::kSample:
+      host_ = service_.Find(thread_, request_.buffer);
+      if (!host_) return Rest::kOther;
+      CountUse(host_, false);
+      sample_.request = request_.sample;
+      sample_.result.Clear();
+      if (&host_->home != &thread_ || !service_.SampleNow(*host_, sample_)) return Rest::kSample;
+      ReplyToSample();
+      return Rest::kNothing;
+    case Verb::kPing:
+      thread_.encoder.Done(request_.id, output_);
+      return Rest::kNothing;
+    case Verb::kHello:
+      HandleHello();
+      return Rest::kNothing;
+    default:
+      return Rest::kOther;
+  }
+}
+
+void Session::HandleHello() {
+  if (request_.protocol_version != kProtocolVersion)
+    throw ProtocolError(ErrorCode::kUnsupportedVersion,
+                        "protocol version " + std::to_string(request_.protocol_version) + " is not supported, only " +
+                            std::to_string(kProtocolVersion),
+                        request_.id);
+  said_hello_ = true;
+  if (!request_.client_name.empty()) label_ = peer_ + " " + request_.client_name;
+  HelloInfo info;
+  info.generation = service_.generation();
+  info.max_payload_bytes = std::min(kMaxRequestPayloadBytes, service_.config().in_flight_bytes);
+  thread_.encoder.Hello(request_.id, info, output_);
+}
+
+Awaitable<void> Session::Finish(Rest rest) {
+  switch (rest) {
+    case Rest::kReadPayload:
+      if (!host_) {  // Only to be skipped: the reply has been made.
+        co_await DiscardPayload();
+      } else {
+        co_await FinishInsert(/*payload_taken=*/false);
+      }
+      break;
+    case Rest::kInsert:
+      co_await FinishInsert(/*payload_taken=*/true);
+      break;
+    case Rest::kSample: {
+      co_await PrepareToWait();
+      co_await service_.Sample(thread_, host_, sample_, AsCaller());
+      ReplyToSample();
+      break;
+    }
+    case Rest::kOther:
+      co_await FinishOther();
+      break;
+    case Rest::kNothing:
+      break;
+  }
+}
+
+// --- Sample --------------------------------------------------------------------------------------------------------------------
+
+void Session::ReplyToSample() {
+  if (sample_.verdict.done()) {
+    thread_.encoder.Sample(request_.id, sample_.result, output_);
+  } else {
+    Reply(sample_.verdict);
+  }
+}
+
+// --- Shared --------------------------------------------------------------------------------------------------------------------
+
+void Session::Reply(const Verdict& verdict) {
+  if (verdict.done()) {
+    thread_.encoder.Done(request_.id, output_);
+  } else {
+    Fail(verdict.code, verdict.reason, verdict.message);
+  }
+}
+
+void Session::Fail(ErrorCode code, WaitReason reason, std::string_view message) {
+  ++thread_.errors[static_cast<size_t>(code)];
+  thread_.encoder.Failure(request_.id, code, reason, message, output_);
+}
+
+Caller Session::AsCaller() { return {socket_.native_handle(), &label_, received_at_ + milliseconds(request_.timeout_ms)}; }
+
+Awaitable<void> Session::PrepareToWait() {
+  reading_since_ = {};
+  co_await Flush();
+  output_.Release();
+  input_.GiveBack();
+}
+
+void Session::CountUse(const std::shared_ptr<BufferHost>& host, bool produces) {
+  for (Use& use : uses_) {
+    if (use.host != host) continue;
+    bool& counted = produces ? use.produces : use.consumes;
+    if (!std::exchange(counted, true)) (produces ? host->producers : host->consumers).fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  (produces ? host->producers : host->consumers).fetch_add(1, std::memory_order_relaxed);
+  uses_.push_back({host, produces, !produces});
+}
+
+}  // namespace replay::server

@@ -1,0 +1,158 @@
+// The part of session.h that takes an Insert in: sizes, memory, payload, validation.
+
+#include <utility>
+
+#include "server/session.h"
+
+namespace replay::server {
+
+using std::chrono::steady_clock;
+
+std::string Session::CheckFrameSizes() const {
+  const auto& sizes = request_.frame_bytes;
+  if (sizes.empty()) return "frame_bytes is empty: an Insert has at least one trajectory";
+  if (sizes.size() > kMaxTrajectoriesPerInsert)
+    return "frame_bytes has " + std::to_string(sizes.size()) + " entries: at most " +
+           std::to_string(kMaxTrajectoriesPerInsert) + " are allowed";
+  uint64_t sum = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] < kMinFrameBytes || sizes[i] > kMaxFrameBytes || sizes[i] % 8 != 0)
+      return "frame_bytes[" + std::to_string(i) + "] is " + std::to_string(sizes[i]) + ": it must be a multiple of 8 from " +
+             std::to_string(kMinFrameBytes) + " to " + std::to_string(kMaxFrameBytes);
+    sum += sizes[i];
+  }
+  if (sum != preamble_.payload_bytes)
+    return "frame_bytes add up to " + std::to_string(sum) + ", payload_bytes is " + std::to_string(preamble_.payload_bytes) +
+           ": they must agree";
+  return "";
+}
+
+Session::Rest Session::StartInsert() {
+  bytes_in_turn_ += preamble_.payload_bytes;
+  if (std::string error = CheckFrameSizes(); !error.empty()) {
+    Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
+    return Rest::kReadPayload;
+  }
+  host_ = service_.Find(thread_, request_.buffer);
+  if (!host_) {
+    Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
+    return Rest::kReadPayload;
+  }
+  CountUse(host_, true);
+  if (input_.available().size() < preamble_.payload_bytes ||
+      !service_.budget().TryReserve(static_cast<int64_t>(preamble_.payload_bytes)))
+    return Rest::kReadPayload;
+  AllocateFrames();
+  for (Frame& frame : frames_) {
+    std::memcpy(frame.mutable_data(), input_.available().data(), frame.size());
+    input_.Consume(frame.size());
+  }
+  return FinishInsertNow();
+}
+
+Session::Rest Session::FinishInsertNow() {
+  if (&host_->home != &thread_) return Rest::kInsert;
+  if (!ValidatePayload()) {
+    if (host_->buffer) host_->buffer->CountRejected(frames_.size(), request_.writer, request_.sequence);
+    frames_.clear();
+    return Rest::kNothing;
+  }
+  if (!service_.InsertNow(*host_, insert_)) return Rest::kInsert;
+  ReplyToInsert();
+  return Rest::kNothing;
+}
+
+// The payload's bytes have been reserved: each frame takes its part over.
+void Session::AllocateFrames() {
+  frames_.clear();
+  for (const uint32_t size : request_.frame_bytes) frames_.push_back(Frame::Allocate(size, &service_.budget()));
+}
+
+Awaitable<bool> Session::ReadPayload() {
+  reading_since_ = steady_clock::now();
+  boost::system::error_code error;
+  for (Frame& frame : frames_) {
+    if (!co_await input_.ReadBody(socket_, frame.mutable_data(), frame.size(), error)) co_return false;
+  }
+  CountReceived();
+  reading_since_ = {};
+  co_return true;
+}
+
+Awaitable<void> Session::DiscardPayload() {
+  uint64_t left = preamble_.payload_bytes;
+  boost::system::error_code error;
+  while (left > 0) {
+    const uint64_t ready = std::min<uint64_t>(left, input_.available().size());
+    input_.Consume(ready);
+    left -= ready;
+    if (left > 0 && !co_await input_.Fill(socket_, error)) co_return;
+  }
+}
+
+bool Session::ValidatePayload() {
+  facts_.resize(frames_.size());
+  const ValidateOptions options{.check_checksum = service_.config().verify_checksums};
+  for (size_t i = 0; i < frames_.size(); ++i) {
+    bool checksum_failed = false;
+    std::string error = ValidateTrajectory(frames_[i].bytes(), options, &facts_[i], &checksum_failed);
+    if (error.empty()) continue;
+    Fail(checksum_failed ? ErrorCode::kCorrupted : ErrorCode::kInvalidArgument, WaitReason::kNone,
+         "trajectories[" + std::to_string(i) + "]: " + error);
+    return false;
+  }
+  if (std::string error = ValidateGroups(facts_, &group_scratch_); !error.empty()) {
+    Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
+    return false;
+  }
+  insert_.request.frames = frames_;
+  insert_.request.facts = facts_;
+  insert_.request.writer = request_.writer;
+  insert_.request.sequence = request_.sequence;
+  insert_.request.acknowledged_through = request_.acknowledged_through;
+  return true;
+}
+
+// The general path of Insert: the payload is still to come, the buffer lives elsewhere, or the call has to wait.
+Awaitable<void> Session::FinishInsert(bool payload_taken) {
+  const bool at_home = &host_->home == &thread_;
+  const bool tried = payload_taken && at_home;  // By FinishInsertNow, which validated as well.
+  if (!payload_taken) {
+    const auto bytes = static_cast<int64_t>(preamble_.payload_bytes);
+    if (!service_.budget().TryReserve(bytes)) {
+      co_await PrepareToWait();
+      const Verdict reserved = co_await service_.ReserveMemory(thread_, preamble_.payload_bytes, request_.buffer, AsCaller());
+      if (!reserved.done()) {
+        Reply(reserved);
+        co_await DiscardPayload();
+        co_return;
+      }
+    }
+    AllocateFrames();
+    if (!co_await ReadPayload()) {
+      frames_.clear();
+      co_return;  // The next read finds the connection closed.
+    }
+  }
+  if (!tried && !ValidatePayload()) {
+    co_await service_.CountRejected(thread_, host_, frames_.size(), request_.writer, request_.sequence);
+    frames_.clear();
+    co_return;
+  }
+  if (tried || !at_home || !service_.InsertNow(*host_, insert_)) {
+    co_await PrepareToWait();
+    co_await service_.Insert(thread_, host_, insert_, AsCaller());
+  }
+  ReplyToInsert();
+}
+
+void Session::ReplyToInsert() {
+  frames_.clear();
+  if (insert_.verdict.done()) {
+    thread_.encoder.Insert(request_.id, insert_.result, output_);
+  } else {
+    Reply(insert_.verdict);
+  }
+}
+
+}  // namespace replay::server

@@ -1,0 +1,90 @@
+// The rest of session.h: the verbs that are asked for rarely.
+
+#include <utility>
+
+#include "server/session.h"
+
+namespace replay::server {
+
+Awaitable<void> Session::FinishOther() {
+  switch (request_.verb) {
+    case Verb::kCreateBuffer:
+      Reply(co_await service_.CreateBuffer(thread_, request_));
+      co_return;
+    case Verb::kAlterBuffer:
+      Reply(co_await service_.AlterBuffer(thread_, request_));
+      co_return;
+    case Verb::kDropBuffer:
+      Reply(co_await service_.DropBuffer(thread_, request_));
+      co_return;
+    case Verb::kPublishVersion: {
+      const Verdict verdict = co_await service_.PublishVersion(thread_, request_.version);
+      if (verdict.done()) {
+        thread_.encoder.Version(request_.id, request_.version, output_);
+      } else {
+        Reply(verdict);
+      }
+      co_return;
+    }
+    case Verb::kWaitVersion: {
+      co_await PrepareToWait();
+      PolicyVersion found;
+      const Verdict verdict = co_await service_.WaitVersion(thread_, request_, AsCaller(), found);
+      if (verdict.done()) {
+        thread_.encoder.Version(request_.id, found, output_);
+      } else {
+        Reply(verdict);
+      }
+      co_return;
+    }
+    case Verb::kVersions: {
+      std::vector<PolicyVersion> versions = thread_.versions->List(request_.version.run_id);
+      if (versions.size() > kMaxVersionsListed) versions.erase(versions.begin(), versions.end() - kMaxVersionsListed);
+      thread_.encoder.Versions(request_.id, versions, output_);
+      co_return;
+    }
+    case Verb::kStats: {
+      if (!request_.buffer.empty() && !service_.Find(thread_, request_.buffer)) break;
+      ServerStats stats;
+      co_await service_.Stats(thread_, request_.buffer, stats);
+      thread_.encoder.Stats(request_.id, stats, output_);
+      co_return;
+    }
+    case Verb::kWaiters: {
+      if (!request_.buffer.empty() && !service_.Find(thread_, request_.buffer)) break;
+      std::vector<WaiterInfo> waiters;
+      co_await service_.Waiters(thread_, request_.buffer, waiters);
+      thread_.encoder.Waiters(request_.id, waiters, output_);
+      co_return;
+    }
+    default:  // Get, Delete, ReportCost, and a Sample of a buffer that is not there.
+      if (std::shared_ptr<BufferHost> host = service_.Find(thread_, request_.buffer)) {
+        co_await FinishWithBuffer(std::move(host));
+        co_return;
+      }
+  }
+  Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
+}
+
+Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
+  if (request_.verb == Verb::kReportCost) {
+    co_await service_.ReportCost(thread_, host, request_.cost);
+    thread_.encoder.Done(request_.id, output_);
+    co_return;
+  }
+  ReplayService::GetResult result;
+  if (request_.verb == Verb::kGet) {
+    co_await service_.Get(thread_, host, request_, result);
+  } else {
+    co_await service_.Delete(thread_, host, request_, result);
+  }
+  if (!result.verdict.done()) {
+    Reply(result.verdict);
+  } else if (request_.verb == Verb::kGet) {
+    thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
+  } else {
+    thread_.encoder.Delete(request_.id, result.deleted, output_);
+  }
+}
+
+}  // namespace replay::server

@@ -1,0 +1,180 @@
+#include "server/buffer_options.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "schema/limits.h"
+
+namespace replay::server {
+namespace {
+
+std::string Parsed(std::string_view text) {
+  Decimal decimal;
+  const std::string error = ParseDecimal(text, &decimal);
+  return error.empty() ? decimal.ToString() : "error: " + error;
+}
+
+BufferOptions Paced() {
+  BufferOptions options;
+  options.replay_ratio = 2;
+  options.max_draws_per_sample = 64;
+  options.max_insert = 8;
+  return options;
+}
+
+std::string Checked(BufferOptions options) { return CheckOptions(&options); }
+
+TEST(Decimal, IsKeptAsWritten) {
+  EXPECT_EQ("0", Parsed("0"));
+  EXPECT_EQ("0", Parsed("0.000"));
+  EXPECT_EQ("0.25", Parsed("0.25"));
+  EXPECT_EQ("0.5", Parsed(".50"));
+  EXPECT_EQ("0.25", Parsed("2.5e-1"));
+  EXPECT_EQ("0.25", Parsed("25E-2"));
+  EXPECT_EQ("0.05", Parsed("0.005e+1"));
+  EXPECT_EQ("0.123456789012345678", Parsed("0.123456789012345678"));
+}
+
+TEST(Decimal, RefusesWhatIsNotInItsRange) {
+  EXPECT_EQ("error: \"1\" is not in [0, 1)", Parsed("1"));
+  EXPECT_EQ("error: \"0.5e3\" is not in [0, 1)", Parsed("0.5e3"));
+  EXPECT_EQ("error: \"1e-19\" has more than 18 digits", Parsed("1e-19"));
+  EXPECT_EQ("error: \"0.1234567890123456789\" has more than 18 digits", Parsed("0.1234567890123456789"));
+  for (const char* text : {"", ".", "-0.5", "0.5x", "0..5", "e-1", "0.5e", "0.5e-", "0.5e1000", "nan", " 0.5"})
+    EXPECT_EQ("error: \"" + std::string(text) + "\" is not a decimal number such as 0.25", Parsed(text));
+}
+
+TEST(Decimal, FloorsExactlyAlsoForTheLargestBuffer) {
+  Decimal decimal;
+  ASSERT_EQ("", ParseDecimal("0.29", &decimal));
+  EXPECT_EQ(29u, decimal.FloorOf(100));
+  ASSERT_EQ("", ParseDecimal("0.999999999999999999", &decimal));
+  EXPECT_EQ(kMaxItemsPerBuffer - 1, decimal.FloorOf(kMaxItemsPerBuffer));
+}
+
+TEST(BufferOptions, DefaultsAreValid) { EXPECT_EQ("", Checked({})); }
+
+TEST(BufferOptions, NameTheBrokenRule) {
+  BufferOptions options;
+  options.capacity_items = 0;
+  EXPECT_EQ("capacity_items is 0: it must be 1 to 1073741824", Checked(options));
+  options = {};
+  options.capacity_items = 10;
+  options.retention = RetentionKind::kPositiveBias;
+  options.delta = {25, 100};
+  options.min_size = 9;
+  EXPECT_EQ("min_size is 9: it must not exceed the 8 fresh items of capacity_items 10 with delta 0.25", Checked(options));
+  options.min_size = 0;
+  EXPECT_EQ("min_size is 0: it must be at least 1", Checked(options));
+  options = {};
+  options.correct_threshold = std::numeric_limits<double>::infinity();
+  EXPECT_EQ("correct_threshold is inf: it must be finite", Checked(options));
+  options = {};
+  options.replay_ratio = -1;
+  EXPECT_EQ("replay_ratio is -1: it must be finite and not negative", Checked(options));
+  options = {};
+  options.max_draws_per_sample = kMaxSampleCount + 1;
+  EXPECT_EQ("max_draws_per_sample is 65537: at most 65536 are allowed", Checked(options));
+  options = Paced();
+  options.max_insert = 0;
+  EXPECT_EQ("max_insert is missing: with replay_ratio the most trajectories of an Insert must be declared", Checked(options));
+}
+
+TEST(BufferOptions, RefuseAToleranceThatCouldDeadlockWithTheSum) {
+  BufferOptions options = Paced();
+  options.tolerance = 20;
+  EXPECT_EQ(
+      "pacing: max_draws_per_sample + max_insert * replay_ratio = 64 + 8 * 2 = 80 exceeds 2 * tolerance = 40: draws and "
+      "inserts "
+      "could wait for each other for ever",
+      Checked(options));
+  options.pace_inserts = false;
+  EXPECT_EQ("", Checked(options));
+  options.pace_inserts = true;
+  options.tolerance = 40;
+  EXPECT_EQ("", Checked(options));
+}
+
+TEST(BufferOptions, ChooseTheLeastToleranceAndChooseItAnewWhenAltered) {
+  BufferOptions options = Paced();
+  ASSERT_EQ("", CheckOptions(&options));
+  EXPECT_EQ(40, options.tolerance);
+  options.max_insert = 18;
+  ASSERT_EQ("", CheckOptions(&options));
+  EXPECT_EQ(50, options.tolerance);
+  BufferOptions given;
+  given.tolerance = 45;
+  ASSERT_TRUE(CopyOption("tolerance", given, &options));
+  EXPECT_NE("", CheckOptions(&options));
+}
+
+TEST(BufferOptions, DistinctSelectorsUnderPacingNeedTheirBatchInMinSize) {
+  BufferOptions options = Paced();
+  options.selector = SelectorKind::kUniformDistinct;
+  EXPECT_EQ(
+      "pacing: selector uniform_distinct needs as many different items as a Sample draws, so min_size = 1 must be at least "
+      "max_draws_per_sample = 64: draws and inserts could wait for each other for ever",
+      Checked(options));
+  options.min_size = 64;
+  EXPECT_EQ("", Checked(options));
+}
+
+TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
+  BufferOptions source;
+  source.capacity_items = 7;
+  source.capacity_bytes = 8;
+  source.retention = RetentionKind::kPositiveBias;
+  source.delta = {1, 10};
+  source.selector = SelectorKind::kLifo;
+  source.max_draws = 9;
+  source.correct_threshold = 0.5;
+  source.replay_ratio = 1.5;
+  source.tolerance = 10;
+  source.min_size = 2;
+  source.max_draws_per_sample = 11;
+  source.max_insert = 12;
+  source.pace_draws = source.pace_inserts = false;
+  source.seed = 13;
+  EXPECT_EQ(15u, OptionNames().size());
+  BufferOptions target;
+  for (const std::string_view name : OptionNames()) EXPECT_TRUE(CopyOption(name, source, &target)) << name;
+  EXPECT_EQ(7u, target.capacity_items);
+  EXPECT_EQ(8u, target.capacity_bytes);
+  EXPECT_EQ(RetentionKind::kPositiveBias, target.retention);
+  EXPECT_EQ("0.1", target.delta.ToString());
+  EXPECT_EQ(SelectorKind::kLifo, target.selector);
+  EXPECT_EQ(9u, target.max_draws);
+  EXPECT_EQ(0.5, target.correct_threshold);
+  EXPECT_EQ(1.5, target.replay_ratio);
+  EXPECT_EQ(10, target.tolerance);
+  EXPECT_EQ(2u, target.min_size);
+  EXPECT_EQ(11u, target.max_draws_per_sample);
+  EXPECT_EQ(12u, target.max_insert);
+  EXPECT_FALSE(target.pace_draws);
+  EXPECT_FALSE(target.pace_inserts);
+  EXPECT_EQ(13u, target.seed);
+  EXPECT_FALSE(CopyOption("capacity", source, &target));
+}
+
+TEST(BufferOptions, PoliciesArePresets) {
+  BufferOptions options;
+  options.selector = SelectorKind::kFifo;
+  EXPECT_TRUE(ApplyPolicy("positive_bias", &options));
+  EXPECT_EQ("positive_bias uniform", std::string(ToString(options.retention)) + " " + std::string(ToString(options.selector)));
+  EXPECT_TRUE(ApplyPolicy("uniform", &options));
+  EXPECT_EQ("fifo uniform", std::string(ToString(options.retention)) + " " + std::string(ToString(options.selector)));
+  EXPECT_FALSE(ApplyPolicy("best", &options));
+}
+
+TEST(BufferOptions, NamesOfKindsGoBothWays) {
+  for (const auto kind : {SelectorKind::kUniform, SelectorKind::kUniformDistinct, SelectorKind::kLifo, SelectorKind::kFifo})
+    EXPECT_EQ(kind, ParseSelector(ToString(kind)));
+  for (const auto kind : {RetentionKind::kFifo, RetentionKind::kPositiveBias}) EXPECT_EQ(kind, ParseRetention(ToString(kind)));
+  EXPECT_FALSE(ParseSelector("random"));
+  EXPECT_FALSE(ParseRetention("ring"));
+}
+
+}  // namespace
+}  // namespace replay::server

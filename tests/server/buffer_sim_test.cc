@@ -1,0 +1,594 @@
+// Random operations on a Buffer against a plain model that does everything by looking at everything.
+//
+//   REPLAY_SEED              chooses other operations (printed on failure)
+//   REPLAY_SIM_OPERATIONS    how many in all, 200,000 if not given
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "server/buffer.h"
+#include "tests/support/fake_trajectory.h"
+
+namespace replay::server {
+namespace {
+
+using std::to_string;
+
+uint64_t FromEnvironment(const char* name, uint64_t fallback) {
+  const char* text = std::getenv(name);
+  return text ? std::strtoull(text, nullptr, 10) : fallback;
+}
+
+std::string Describe(const Verdict& verdict) {
+  if (verdict.done()) return "done";
+  return verdict.waits() ? "waits " + std::string(ToString(verdict.reason)) : std::string(ToString(verdict.code));
+}
+
+// The registry, as a list for each run.
+struct ModelVersions {
+  struct Entry {
+    uint64_t epoch;
+    int64_t version, step;
+  };
+  std::map<std::string, std::vector<Entry>> runs;
+
+  uint64_t CurrentEpoch(const std::string& run) const {
+    const auto at = runs.find(run);
+    return at == runs.end() ? 0 : at->second.back().epoch;
+  }
+  int64_t StepOf(const std::string& run, uint64_t epoch, int64_t version) const {
+    const auto at = runs.find(run);
+    if (at == runs.end()) return version;
+    for (const Entry& entry : at->second)
+      if (entry.epoch == epoch && entry.version == version) return entry.step;
+    return version;
+  }
+};
+
+struct ModelItem {
+  fake::Trajectory said;
+  uint64_t number = 0;
+  Outcome outcome{};
+  bool counted = false;
+  uint32_t draws = 0;
+  int64_t last_use = 0;
+};
+
+struct Model {
+  BufferOptions options;
+  ModelVersions versions;
+  std::vector<ModelItem> items;                                                    // live, oldest first
+  std::map<std::string, int64_t> newest_seen;                                      // by run with live items
+  std::map<uint64_t, std::map<uint64_t, std::pair<uint64_t, uint32_t>>> receipts;  // writer → sequence → first, count
+  std::map<uint64_t, uint64_t> acknowledged;                                       // of known writers
+  uint64_t next_number = 1;
+  double carried = 0, inserted = 0, drawn_paced = 0;
+  uint64_t outstanding = 0;
+  bool starving = false;
+  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, drawn = 0;
+  std::array<uint64_t, 4> removed{};
+
+  // --- What may be drawn ---
+  bool OldEpoch(const ModelItem& item) const { return item.said.epoch < versions.CurrentEpoch(item.said.run); }
+  int64_t StepOf(const ModelItem& item) const { return versions.StepOf(item.said.run, item.said.epoch, item.said.version); }
+  int64_t Now(const ModelItem& item, std::optional<int64_t> step) const {
+    if (step) return *step;
+    const auto at = versions.runs.find(item.said.run);
+    return at == versions.runs.end() ? newest_seen.at(item.said.run) : at->second.back().step;
+  }
+  bool MayDraw(const ModelItem& item, std::optional<int64_t> step) const {
+    return !OldEpoch(item) && StepOf(item) <= Now(item, step);
+  }
+  uint64_t Drawable(std::optional<int64_t> step) const {
+    return static_cast<uint64_t>(
+        std::count_if(items.begin(), items.end(), [&](const auto& item) { return MayDraw(item, step); }));
+  }
+  uint64_t Available() const { return starving ? 0 : Drawable({}); }
+
+  // --- Pacing ---
+  double balance() const { return options.replay_ratio == 0 ? 0 : carried + inserted * options.replay_ratio - drawn_paced; }
+
+  // --- Retention, from its definition ---
+  void Remove(size_t at, RemoveReason reason) {
+    ++removed[static_cast<size_t>(reason)];
+    items.erase(items.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  size_t fresh() const { return std::min<size_t>(items.size(), options.fresh_capacity()); }
+  void Retain() {
+    size_t positive = 0;
+    for (size_t older = items.size() - fresh(); older-- > 0;) {
+      if (items[older].outcome == Outcome::kCorrect && positive < options.positive_capacity())
+        ++positive;
+      else
+        Remove(older, RemoveReason::kCapacity);
+    }
+    for (;;) {
+      uint64_t bytes = 0;
+      for (const ModelItem& item : items) bytes += item.said.bytes + Frame::kOverheadBytes;
+      if (options.capacity_bytes == 0 || bytes <= options.capacity_bytes) break;
+      Remove(0, RemoveReason::kBytes);
+    }
+    std::set<std::string> runs;
+    for (const ModelItem& item : items) runs.insert(item.said.run);
+    for (auto at = newest_seen.begin(); at != newest_seen.end();)
+      at = runs.count(at->first) ? std::next(at) : newest_seen.erase(at);
+  }
+
+  // --- Requests ---
+  std::string Insert(const std::vector<fake::Trajectory>& batch, uint64_t writer, uint64_t sequence, uint64_t through,
+                     InsertResult* result) {
+    *result = {};
+    const uint64_t count = batch.size();
+    const auto refuse = [&](const char* why) {
+      offered += count;
+      rejected += count;
+      return std::string(why);
+    };
+    if (writer != 0) {
+      if (!acknowledged.count(writer)) {
+        if (sequence != 1) return refuse("writer_expired");
+        acknowledged[writer] = 0;
+      }
+      acknowledged[writer] = std::max(acknowledged[writer], through);
+      if (sequence <= acknowledged[writer]) return refuse("writer_expired");
+      const auto at = receipts[writer].find(sequence);
+      if (at != receipts[writer].end()) {
+        offered += count;
+        duplicate += count;
+        result->first_item = at->second.first;
+        result->count = at->second.second;
+        result->duplicate = true;
+        result->live = items.size();
+        return "done";
+      }
+    }
+    if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
+    if (count > options.fresh_capacity()) return refuse("invalid_argument");
+    uint64_t bytes = 0;
+    for (const auto& trajectory : batch) bytes += trajectory.bytes + Frame::kOverheadBytes;
+    if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
+    for (const auto& trajectory : batch)
+      for (const ModelItem& item : items)
+        if (item.said.id == trajectory.id) return refuse("already_exists");
+    const bool filling = Available() < options.min_size;
+    const bool paced = options.replay_ratio > 0;
+    const double after = balance() + static_cast<double>(count) * options.replay_ratio;
+    if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
+    if (paced && !filling) inserted += static_cast<double>(count);
+    result->first_item = next_number;
+    result->count = static_cast<uint32_t>(count);
+    for (const auto& trajectory : batch) {
+      ModelItem item;
+      item.said = trajectory;
+      item.number = next_number++;
+      item.outcome = trajectory.correct;
+      if (item.outcome == Outcome::kUnknown && options.correct_threshold)
+        item.outcome =
+            trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
+      item.counted = paced && !filling;
+      const int64_t step = StepOf(item);
+      const auto [at, added] = newest_seen.insert({trajectory.run, step});
+      if (!added) at->second = std::max(at->second, step);
+      items.push_back(item);
+    }
+    offered += count;
+    accepted += count;
+    if (writer != 0) receipts[writer][sequence] = {result->first_item, result->count};
+    Retain();
+    result->live = items.size();
+    return "done";
+  }
+
+  std::string WhySampleDoesNotDraw(const SampleRequest& request) {
+    const bool distinct = options.selector != SelectorKind::kUniform;
+    if (request.count == 0 || (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample) ||
+        (distinct && request.count > options.capacity_items))
+      return "invalid_argument";
+    const uint64_t drawable = Drawable(request.step);
+    if (items.size() < options.min_size) return "waits min_size";
+    const double given_back = static_cast<double>(std::min<uint64_t>(request.given_back, outstanding));
+    if (options.replay_ratio > 0 && options.pace_draws && balance() + given_back - request.count < -options.tolerance)
+      return "waits pacing";
+    if (distinct && items.size() < request.count) return "waits min_size";
+    if (drawable < options.min_size || (distinct && drawable < request.count)) {
+      starving = true;
+      return "waits staleness";
+    }
+    return "done";
+  }
+
+  // Checks a batch that was drawn, and draws the same items here.
+  void Replay(const SampleRequest& request, const SampleResult& result) {
+    const uint64_t drawable = Drawable(request.step);
+    ASSERT_EQ(request.count, result.draws.size());
+    ASSERT_EQ(items.size() - drawable, result.withheld);
+    std::vector<uint64_t> order;  // what lifo and fifo must draw
+    for (const ModelItem& item : items)
+      if (MayDraw(item, request.step)) order.push_back(item.number);
+    if (options.selector == SelectorKind::kLifo) std::reverse(order.begin(), order.end());
+    const bool ordered = options.selector == SelectorKind::kLifo || options.selector == SelectorKind::kFifo;
+    std::vector<uint64_t> frames;  // numbers by frame index
+    for (size_t i = 0; i < result.draws.size(); ++i) {
+      const DrawnItem& draw = result.draws[i];
+      const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == draw.item; });
+      ASSERT_NE(items.end(), at) << "item " << draw.item << " is not live";
+      ASSERT_TRUE(MayDraw(*at, request.step)) << "item " << draw.item;
+      ASSERT_EQ(ordered ? 1.0 : 1.0 / static_cast<double>(drawable), draw.probability);
+      if (ordered) {
+        ASSERT_EQ(order[i], draw.item);
+      }
+      const auto frame = std::find(frames.begin(), frames.end(), draw.item);
+      if (options.selector != SelectorKind::kUniform) {
+        ASSERT_EQ(frames.end(), frame) << "item " << draw.item << " twice";
+      }
+      ASSERT_EQ(static_cast<size_t>(frame - frames.begin()), draw.frame);
+      if (frame == frames.end()) frames.push_back(draw.item);
+      ASSERT_LT(draw.frame, result.frames.size());
+      ASSERT_EQ(at->said.tag, fake::TagOf(result.frames[draw.frame]));
+      const int64_t now = Now(*at, request.step);
+      ASSERT_EQ(now - StepOf(*at), draw.staleness);
+      ASSERT_EQ(at->draws == 0 ? -1 : std::max<int64_t>(0, now - at->last_use), draw.steps_since_last_use);
+      ASSERT_EQ(++at->draws, draw.draw_count);
+      at->last_use = now;
+    }
+    ASSERT_EQ(frames.size(), result.frames.size());
+    starving = false;
+    drawn += request.count;
+    const uint64_t given_back = std::min<uint64_t>(request.given_back, outstanding);
+    outstanding += request.count - given_back;
+    drawn_paced += request.count - static_cast<double>(given_back);
+    DropDrawnOut();
+    Retain();
+  }
+  void DropDrawnOut() {
+    for (size_t at = items.size(); options.max_draws > 0 && at-- > 0;)
+      if (items[at].draws >= options.max_draws) Remove(at, RemoveReason::kMaxDraws);
+  }
+
+  bool Delete(const std::string& id) {
+    for (size_t at = 0; at < items.size(); ++at) {
+      if (items[at].said.id != id) continue;
+      if (items[at].draws == 0 && items[at].counted) --inserted;
+      Remove(at, RemoveReason::kDeleted);
+      Retain();
+      return true;
+    }
+    return false;
+  }
+
+  void Alter(const BufferOptions& altered) {
+    carried = balance();
+    inserted = drawn_paced = 0;
+    options = altered;
+    carried = std::clamp(carried, -options.tolerance, options.tolerance);
+    DropDrawnOut();
+    Retain();
+  }
+
+  std::string Describe() const {
+    std::string text;
+    const size_t positive = items.size() - fresh();
+    for (size_t at = 0; at < items.size(); ++at) {
+      if (at == positive) text += "| ";
+      text += to_string(items[at].number);
+      if (items[at].outcome == Outcome::kCorrect) text += "+";
+      if (items[at].draws > 0) text += "*" + to_string(items[at].draws);
+      if (OldEpoch(items[at])) text += "~";
+      text += " ";
+    }
+    if (positive == items.size()) text += "| ";
+    return text + "positive=" + to_string(positive) + " fresh=" + to_string(fresh()) + " drawn=" + to_string(drawn);
+  }
+  std::string Counts() const {
+    std::string text =
+        to_string(offered) + "=" + to_string(accepted) + "+" + to_string(duplicate) + "+" + to_string(rejected) + " removed";
+    for (uint64_t count : removed) text += " " + to_string(count);
+    return text + " balance " + to_string(balance());
+  }
+};
+
+std::string Counts(const BufferStats& stats) {
+  std::string text = to_string(stats.offered) + "=" + to_string(stats.accepted) + "+" + to_string(stats.duplicate) + "+" +
+                     to_string(stats.rejected) + " removed";
+  for (uint64_t count : stats.removed) text += " " + to_string(count);
+  return text + " balance " + to_string(stats.pacing_balance);
+}
+
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed) : random_(seed) {
+    model_.options = RandomOptions();
+    buffer_ = std::make_unique<Buffer>("sim", model_.options, versions_);
+  }
+
+  void Run(uint64_t operations) {
+    for (uint64_t i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
+      const uint64_t dice = Below(100);
+      if (dice < 40)
+        Insert();
+      else if (dice < 75)
+        Sample();
+      else if (dice < 83)
+        Delete();
+      else if (dice < 91)
+        Publish();
+      else if (dice < 93)
+        Alter();
+      else if (dice < 97)
+        Get();
+      else
+        Scan();
+      ASSERT_EQ(model_.Describe(), buffer_->Describe()) << "operation " << i;
+      ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats())) << "operation " << i;
+      if (i % 1000 == 0) buffer_->CheckInvariants();
+    }
+    buffer_->CheckInvariants();
+  }
+
+ private:
+  uint64_t Below(uint64_t bound) { return random_() % bound; }
+
+  BufferOptions RandomOptions() {
+    for (;;) {
+      BufferOptions options;
+      options.capacity_items = 1 + Below(40);
+      options.capacity_bytes = Below(3) ? 0 : 200 + Below(4000);
+      options.retention = static_cast<RetentionKind>(Below(2));
+      options.delta = {Below(10), 10};
+      options.selector = static_cast<SelectorKind>(Below(4));
+      options.max_draws = Below(3) ? 0 : static_cast<uint32_t>(1 + Below(6));
+      if (Below(2)) options.correct_threshold = 0.5;
+      options.min_size = 1 + Below(8);
+      options.seed = Below(100);
+      if (Below(2)) {
+        options.replay_ratio = static_cast<double>(1 + Below(8)) / 2;  // exact in binary: so are all balances
+        options.max_draws_per_sample = static_cast<uint32_t>(1 + Below(12));
+        options.max_insert = static_cast<uint32_t>(1 + Below(6));
+        options.tolerance = Below(2) ? 0 : static_cast<double>(Below(40));
+        options.pace_draws = Below(5) != 0;
+        options.pace_inserts = Below(5) != 0;
+      }
+      if (CheckOptions(&options).empty()) return options;
+    }
+  }
+
+  void Insert() {
+    std::vector<fake::Trajectory> trajectories;
+    fake::Batch batch;
+    const uint64_t count = 1 + Below(Below(4) ? 4 : 12);
+    for (uint64_t i = 0; i < count; ++i) {
+      fake::Trajectory trajectory;
+      do {
+        trajectory.id = "t" + to_string(Below(40) == 0 ? Below(next_id_ + 1) : next_id_++);
+      } while (std::any_of(trajectories.begin(), trajectories.end(), [&](const auto& one) { return one.id == trajectory.id; }));
+      trajectory.run = Below(6) ? "a" : Below(2) ? "b" : "never published";
+      trajectory.epoch = Below(8) ? model_.versions.CurrentEpoch(trajectory.run) : Below(5);
+      trajectory.version = version_ - 3 + static_cast<int64_t>(Below(5));
+      trajectory.correct = static_cast<Outcome>(Below(3));
+      trajectory.reward = static_cast<float>(Below(5)) / 4;
+      trajectory.bytes = 8 + 8 * Below(40);
+      trajectory.tag = ++tag_;
+      batch.Add(trajectory);
+      trajectories.push_back(trajectory);
+    }
+    const uint64_t writer = Below(4);  // 0: none
+    uint64_t& sequence = sequences_[writer];
+    const bool repeat = Below(5) == 0 && sequence > 0;
+    const uint64_t used = writer == 0 ? 0 : repeat ? 1 + Below(sequence) : ++sequence;
+    const uint64_t through = writer != 0 && Below(4) == 0 ? Below(sequence + 1) : 0;
+    InsertResult expected, result;
+    const std::string verdict = model_.Insert(trajectories, writer, used, through, &expected);
+    ASSERT_EQ(verdict, server::Describe(buffer_->Insert(batch.Request({writer, 0}, used, through), &result)));
+    if (verdict != "done") return;
+    ASSERT_EQ(expected.first_item, result.first_item);
+    ASSERT_EQ(expected.count, result.count);
+    ASSERT_EQ(expected.duplicate, result.duplicate);
+    ASSERT_EQ(expected.live, result.live);
+  }
+
+  void Sample() {
+    SampleRequest request;
+    request.count = static_cast<uint32_t>(Below(30) ? 1 + Below(12) : Below(60));
+    if (Below(2)) request.step = version_ - 6 + static_cast<int64_t>(Below(10));
+    if (Below(4) == 0) request.given_back = static_cast<uint32_t>(Below(12));
+    const std::string expected = model_.WhySampleDoesNotDraw(request);
+    ASSERT_EQ(expected == "done", buffer_->WhySampleWaits(request).empty() && expected != "invalid_argument");
+    ASSERT_EQ(expected, server::Describe(buffer_->Sample(request, &result_)));
+    if (expected == "done") model_.Replay(request, result_);
+  }
+
+  std::string SomeId() {
+    if (model_.items.empty() || Below(5) == 0) return "t" + to_string(Below(next_id_ + 1));
+    return model_.items[Below(model_.items.size())].said.id;
+  }
+  void Delete() {
+    const std::string id = SomeId();
+    ASSERT_EQ(model_.Delete(id), buffer_->Delete(id));
+  }
+  void Get() {
+    const std::string id = SomeId();
+    StoredItem item;
+    const auto at = std::find_if(model_.items.begin(), model_.items.end(), [&](const auto& one) { return one.said.id == id; });
+    ASSERT_EQ(at != model_.items.end(), buffer_->Get(id, &item));
+    if (at == model_.items.end()) return;
+    ASSERT_EQ(at->number, item.item);
+    ASSERT_EQ(at->draws, item.draw_count);
+    ASSERT_EQ(at->said.tag, fake::TagOf(item.frame));
+  }
+
+  void Publish() {
+    PolicyVersion published;
+    published.run_id = Below(4) ? "a" : "b";
+    const uint64_t current = model_.versions.CurrentEpoch(published.run_id);
+    published.epoch = Below(40) ? current : current + 1;
+    if (published.epoch > current) version_ = std::max<int64_t>(0, version_ - 5);
+    published.version = version_ + 1 - static_cast<int64_t>(Below(3));
+    published.step = Below(3) ? published.version : published.version + 1;
+    std::string error;
+    const auto next = versions_->Publish(published, &error);
+    if (next == nullptr) return;  // Not later; PolicyVersions has its own tests.
+    version_ = std::max(version_, published.version);
+    versions_ = next;
+    model_.versions.runs[published.run_id].push_back({published.epoch, published.version, published.step});
+    buffer_->OnPublish(versions_);
+  }
+
+  void Alter() {
+    BufferOptions options = Below(2) ? RandomOptions() : model_.options;
+    if (Below(2)) options.delta = {Below(10), 10};
+    const std::string error = buffer_->Alter(options);
+    if (CheckOptions(&options).empty()) {
+      ASSERT_EQ("", error);
+      model_.Alter(options);
+    } else {
+      ASSERT_NE("", error);
+    }
+  }
+
+  void Scan() {
+    if (Below(4) == 0) scan_after_ = Below(model_.next_number + 2);
+    const auto limit = static_cast<uint32_t>(1 + Below(10));
+    const uint64_t max_bytes = Below(2) ? UINT64_MAX : Below(1000);
+    std::vector<uint64_t> expected;
+    uint64_t bytes = 0;
+    bool more = false;
+    for (const ModelItem& item : model_.items) {
+      if (item.number <= scan_after_) continue;
+      bytes += item.said.bytes;
+      if (expected.size() == limit || (bytes > max_bytes && !expected.empty())) {
+        more = true;
+        break;
+      }
+      expected.push_back(item.number);
+    }
+    std::vector<StoredItem> page;
+    ASSERT_EQ(more, buffer_->Scan(scan_after_, limit, max_bytes, &page));
+    std::vector<uint64_t> numbers;
+    for (const StoredItem& item : page) numbers.push_back(item.item);
+    ASSERT_EQ(expected, numbers);
+    if (!numbers.empty()) scan_after_ = numbers.back();
+  }
+
+  std::mt19937_64 random_;
+  Model model_;
+  PolicyVersions::Snapshot versions_ = PolicyVersions::Empty();
+  std::unique_ptr<Buffer> buffer_;
+  SampleResult result_;
+  uint64_t next_id_ = 0, tag_ = 0, scan_after_ = 0;
+  int64_t version_ = 10;
+  std::map<uint64_t, uint64_t> sequences_;
+};
+
+TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
+  const uint64_t seed = FromEnvironment("REPLAY_SEED", 20260409);
+  const uint64_t operations = FromEnvironment("REPLAY_SIM_OPERATIONS", 200'000);
+  // Many short lives: a buffer that has seen everything is altered into all kinds of others, but starts only once.
+  constexpr uint64_t kPerLife = 2'000;
+  for (uint64_t life = 0; life * kPerLife < operations; ++life) {
+    SCOPED_TRACE("REPLAY_SEED=" + to_string(seed) + ", life " + to_string(life));
+    Simulation(seed + life).Run(std::min(kPerLife, operations - life * kPerLife));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+// The retention that the paper defines, recomputed from the whole history now and then.
+TEST(BufferSim, PositiveBiasEqualsItsDefinitionOverAHundredThousandInserts) {
+  const uint64_t seed = FromEnvironment("REPLAY_SEED", 1);
+  SCOPED_TRACE("REPLAY_SEED=" + to_string(seed));
+  std::mt19937_64 random(seed);
+  BufferOptions options;
+  options.capacity_items = 1000;
+  options.retention = RetentionKind::kPositiveBias;
+  options.delta = {29, 100};
+  Buffer buffer("b", options, PolicyVersions::Empty());
+  std::vector<bool> correct{false};  // by insertion number
+  while (correct.size() <= 100'000) {
+    fake::Batch batch;
+    const uint64_t count = 1 + random() % 16;
+    for (uint64_t i = 0; i < count; ++i) {
+      // The share of correct ones wanders between a few and most.
+      const bool is_correct = random() % 100 < 5 + (correct.size() / 1000) % 60;
+      batch.Add({.id = to_string(correct.size()), .correct = is_correct ? Outcome::kCorrect : Outcome::kIncorrect, .bytes = 8});
+      correct.push_back(is_correct);
+    }
+    InsertResult result;
+    ASSERT_TRUE(buffer.Insert(batch.Request(), &result).done());
+    if (random() % 50 != 0 && correct.size() <= 100'000) continue;
+    std::vector<uint64_t> expected;
+    uint64_t number = correct.size() - 1;
+    for (; number > 0 && expected.size() < 710; --number) expected.push_back(number);
+    for (uint64_t positive = 0; number > 0 && positive < 290; --number) {
+      if (!correct[number]) continue;
+      expected.push_back(number);
+      ++positive;
+    }
+    std::reverse(expected.begin(), expected.end());
+    std::vector<StoredItem> items;
+    ASSERT_FALSE(buffer.Scan(0, 2000, UINT64_MAX, &items));
+    std::vector<uint64_t> numbers;
+    for (const StoredItem& item : items) numbers.push_back(item.item);
+    ASSERT_EQ(expected, numbers) << "after " << correct.size() - 1 << " inserts";
+  }
+  buffer.CheckInvariants();
+}
+
+// A generator and a trainer of fixed request sizes against one buffer: one of them can always go on, also when the trainer goes
+// back to an older step, with or without a new epoch.
+TEST(BufferSim, OneSideCanAlwaysGoOnInRandomPacedConfigurations) {
+  const uint64_t seed = FromEnvironment("REPLAY_SEED", 5);
+  for (uint64_t round = 0; round < 300; ++round) {
+    SCOPED_TRACE("REPLAY_SEED=" + to_string(seed) + ", round " + to_string(round));
+    std::mt19937_64 random(seed + round);
+    BufferOptions options;
+    options.capacity_items = 1 + random() % 60;
+    options.selector = static_cast<SelectorKind>(random() % 4);
+    options.max_draws = random() % 2 ? 0 : 1 + static_cast<uint32_t>(random() % 4);
+    options.min_size = 1 + random() % 20;
+    options.replay_ratio = static_cast<double>(1 + random() % 30) / (1 + random() % 7);
+    options.max_draws_per_sample = static_cast<uint32_t>(1 + random() % 20);
+    options.max_insert = static_cast<uint32_t>(1 + random() % 10);
+    if (!CheckOptions(&options).empty() || options.max_insert > options.fresh_capacity()) continue;
+    Buffer buffer("b", options, PolicyVersions::Empty());
+    PolicyVersions::Snapshot versions = PolicyVersions::Empty();
+    SampleResult sampled;
+    InsertResult inserted;
+    const auto n = static_cast<uint32_t>(1 + random() % options.max_draws_per_sample);
+    const auto m = static_cast<uint32_t>(1 + random() % options.max_insert);
+    int64_t step = 1;
+    uint64_t epoch = 0, id = 0;
+    const bool publishes = random() % 2;
+    for (int turn = 0; turn < 500; ++turn) {
+      const bool drew = buffer.Sample({.count = n, .step = step}, &sampled).done();
+      if (drew) ++step;
+      fake::Batch batch;
+      for (uint32_t i = 0; i < m; ++i) batch.Add({.id = to_string(++id), .epoch = epoch, .version = step, .bytes = 8});
+      const bool stored = buffer.Insert(batch.Request(), &inserted).done();
+      ASSERT_TRUE(drew || stored) << "turn " << turn << ": " << buffer.WhySampleWaits({.count = n, .step = step}) << "; "
+                                  << buffer.WhyInsertWaits(m);
+      if (random() % 100 == 0) {
+        step = std::max<int64_t>(1, step - 20);
+        if (publishes) ++epoch;
+      }
+      if (publishes) {
+        PolicyVersion published;
+        published.run_id = "run";
+        published.epoch = epoch;
+        published.version = published.step = step;
+        std::string error;
+        if (auto next = versions->Publish(published, &error)) buffer.OnPublish(versions = next);
+      }
+    }
+    buffer.CheckInvariants();
+  }
+}
+
+}  // namespace
+}  // namespace replay::server

@@ -1,0 +1,160 @@
+#include "server/codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "schema/protocol.capnp.h"
+
+namespace replay::server {
+namespace {
+
+using testing::HasSubstr;
+
+// Decodes what `fill` builds.
+template <typename Fill>
+std::optional<DecodeFailure> DecodeBuilt(Fill fill, Request* request, uint32_t words = 4096) {
+  ControlBuilder builder;
+  auto root = builder.Start<schema::Request>(words);
+  fill(root);
+  const auto bytes = builder.Finish(0);
+  return DecodeRequest(bytes.data() + sizeof(Preamble), static_cast<uint32_t>((bytes.size() - sizeof(Preamble)) / 8), request);
+}
+
+TEST(DecodeRequest, ReadsAnInsert) {
+  Request request;
+  const auto failure = DecodeBuilt(
+      [](schema::Request::Builder root) {
+        root.setId(9);
+        root.setTimeoutMs(250);
+        auto insert = root.initInsert();
+        insert.setBuffer("rollouts");
+        insert.setWriterHigh(1);
+        insert.setWriterLow(2);
+        insert.setSequence(3);
+        insert.setAcknowledgedThrough(1);
+        auto sizes = insert.initFrameBytes(2);
+        sizes.set(0, 64);
+        sizes.set(1, 4096);
+      },
+      &request);
+  ASSERT_FALSE(failure) << failure->message;
+  EXPECT_EQ(9u, request.id);
+  EXPECT_EQ(250u, request.timeout_ms);
+  EXPECT_EQ(Verb::kInsert, request.verb);
+  EXPECT_EQ("rollouts", request.buffer);
+  EXPECT_EQ((Key128{2, 1}), request.writer);
+  EXPECT_EQ((std::vector<uint32_t>{64, 4096}), request.frame_bytes);
+}
+
+TEST(DecodeRequest, ForgetsTheStepOfTheRequestBefore) {
+  Request request;
+  DecodeBuilt([](auto root) { root.initSample().setHasStep(true); }, &request);
+  EXPECT_TRUE(request.sample.step.has_value());
+  DecodeBuilt([](auto root) { root.initSample().setCount(3); }, &request);
+  EXPECT_FALSE(request.sample.step.has_value());
+  EXPECT_EQ(3u, request.sample.count);
+}
+
+TEST(DecodeRequest, NamesTheFieldThatIsTooLong) {
+  Request request;
+  const auto failure = DecodeBuilt([](auto root) { root.initSample().setBuffer(std::string(65, 'x').c_str()); }, &request);
+  ASSERT_TRUE(failure);
+  EXPECT_FALSE(failure->ends_conversation);
+  EXPECT_EQ("buffer has 65 bytes: at most 64 are allowed", failure->message);
+}
+
+TEST(DecodeRequest, RefusesMoreIdsThanARequestMayHave) {
+  Request request;
+  const auto failure = DecodeBuilt([](auto root) { root.initGet().initIds(kMaxIdsPerRequest + 1); }, &request);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ("ids has 513 entries: at most 512 are allowed", failure->message);
+}
+
+TEST(DecodeRequest, RefusesACostThatIsNotANumber) {
+  Request request;
+  const auto failure = DecodeBuilt([](auto root) { root.initReportCost().setTrainingSeconds(NAN); }, &request);
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(failure->message, HasSubstr("training_seconds is nan"));
+}
+
+TEST(DecodeRequest, EndsTheConversationWhenThePointersLie) {
+  // A root struct pointer that points far outside the message.
+  const uint64_t words[2] = {0x0001000100ffff00, 0};
+  Request request;
+  const auto failure = DecodeRequest(words, 2, &request);
+  ASSERT_TRUE(failure);
+  EXPECT_TRUE(failure->ends_conversation);
+  EXPECT_EQ(ErrorCode::kProtocolViolation, failure->code);
+}
+
+// The reply that an encoder appended, as text.
+template <typename Encode>
+std::string Encoded(Encode encode) {
+  ReplyEncoder encoder;
+  OutputQueue output;
+  encode(encoder, output);
+  int sockets[2];
+  EXPECT_EQ(0, socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+  boost::system::error_code error;
+  while (!output.empty()) EXPECT_TRUE(output.SendSome(sockets[0], error));
+  close(sockets[0]);
+  std::string bytes;
+  char chunk[4096];
+  for (ssize_t got; (got = read(sockets[1], chunk, sizeof chunk)) > 0;) bytes.append(chunk, static_cast<size_t>(got));
+  close(sockets[1]);
+  Preamble preamble;
+  std::memcpy(&preamble, bytes.data(), sizeof preamble);
+  EXPECT_EQ("", CheckPreamble(preamble, kMaxReplyControlBytes, kMaxReplyPayloadBytes));
+  EXPECT_EQ(bytes.size(), sizeof preamble + preamble.control_words * 8 + preamble.payload_bytes);
+  std::vector<uint64_t> words(preamble.control_words);
+  std::memcpy(words.data(), bytes.data() + sizeof preamble, words.size() * 8);
+  ControlReader reader(words.data(), preamble.control_words);
+  return kj::str(reader.Root<schema::Reply>()).cStr();
+}
+
+TEST(ReplyEncoder, SaysWhyAWaitEnded) {
+  EXPECT_EQ("(id = 4, code = timedOut, waitReason = minSize, message = \"3 of 8 items present\", none = void)",
+            Encoded([](ReplyEncoder& encoder, OutputQueue& output) {
+              encoder.Failure(4, ErrorCode::kTimedOut, WaitReason::kMinSize, "3 of 8 items present", output);
+            }));
+}
+
+TEST(ReplyEncoder, ListsDistinctFramesOnceAndSlotsByReference) {
+  const std::string text = Encoded([](ReplyEncoder& encoder, OutputQueue& output) {
+    SampleResult result;
+    result.frames = {Frame::Allocate(64), Frame::Allocate(32)};
+    for (Frame& frame : result.frames) std::memset(frame.mutable_data(), 0, frame.size());
+    result.draws = {{0, 1, 0.5, 3, -1, 11}, {1, 1, 0.5, 2, -1, 12}, {0, 2, 0.5, 3, 0, 11}};
+    result.step = 20;
+    encoder.Sample(5, result, output);
+  });
+  EXPECT_THAT(text, HasSubstr("frameBytes = [64, 32]"));
+  EXPECT_THAT(text,
+              HasSubstr("(frame = 0, drawCount = 2, probability = 0.5, staleness = 3, stepsSinceLastUse = 0, item = 11)"));
+}
+
+TEST(ReplyEncoder, FitsTheLargestReplies) {
+  Encoded([](ReplyEncoder& encoder, OutputQueue& output) {
+    std::vector<PolicyVersion> versions(kMaxVersionsListed / 8);
+    for (PolicyVersion& version : versions) {
+      version.run_id = version.label = std::string(kMaxIdBytes, 'r');
+      version.uri = std::string(kMaxUriBytes, 'u');
+    }
+    // A socketpair holds about 200 KB: this many fit.
+    versions.resize(100);
+    encoder.Versions(1, versions, output);
+  });
+  ServerStats stats;
+  stats.requests.assign(static_cast<size_t>(Verb::kCount), 1);
+  stats.errors.assign(static_cast<size_t>(ErrorCode::kCount), 1);
+  for (int i = 0; i < 8; ++i) {
+    BufferStats& buffer = stats.buffers.emplace_back();
+    buffer.name = std::string(kMaxBufferNameBytes, 'b');
+    buffer.staleness = buffer.reuse_gap = Histogram(kStepBounds);
+    buffer.item_draws = Histogram(kDrawBounds);
+  }
+  Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.Stats(1, stats, output); });
+}
+
+}  // namespace
+}  // namespace replay::server

@@ -1,0 +1,95 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace replay::server {
+namespace {
+
+using testing::HasSubstr;
+
+// The error that a configuration text is refused with; "" if it is accepted.
+std::string Refusal(const std::string& text) {
+  try {
+    ParseConfig(text);
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+TEST(Config, HasSafeDefaults) {
+  const ServerConfig config = ParseConfig("{}");
+  EXPECT_EQ(std::vector<std::string>{"127.0.0.1:7070"}, config.listen);
+  EXPECT_EQ("127.0.0.1:7071", config.metrics_listen);
+  EXPECT_TRUE(config.verify_checksums);
+  EXPECT_FALSE(config.insecure_ok);
+  EXPECT_GT(config.memory_limit_bytes, 0u);
+  EXPECT_LE(config.in_flight_bytes, config.memory_limit_bytes / 4);
+}
+
+TEST(Config, ReadsEveryKeyOfABuffer) {
+  const ServerConfig config = ParseConfig(R"({"memory": {"limit": "1GiB"}, "buffers": [{
+    "name": "a", "policy": "positive_bias", "delta": 0.29, "capacity_items": 100, "capacity_bytes": "64MiB", "selector": "uniform_distinct",
+    "max_draws": 4, "correct_threshold": 0.5, "replay_ratio": 2, "tolerance": 100, "min_size": 10, "max_draws_per_sample": 64,
+    "max_insert": 8, "pace_draws": true, "pace_inserts": false, "seed": 7}]})");
+  ASSERT_EQ(1u, config.buffers.size());
+  const BufferOptions& options = config.buffers[0].second;
+  EXPECT_EQ("a", config.buffers[0].first);
+  EXPECT_EQ(RetentionKind::kPositiveBias, options.retention);
+  EXPECT_EQ(SelectorKind::kUniformDistinct, options.selector);
+  EXPECT_EQ(29u, options.positive_capacity()) << "0.29 of 100 is 29, not 28";
+  EXPECT_EQ(64u << 20, options.capacity_bytes);
+  EXPECT_EQ(4u, options.max_draws);
+  EXPECT_EQ(0.5, options.correct_threshold);
+  EXPECT_FALSE(options.pace_inserts);
+  EXPECT_EQ(7u, options.seed);
+}
+
+TEST(Config, RefusesWhatItDoesNotKnowWithTheNearestName) {
+  EXPECT_EQ("unknown key server.lissten: did you mean \"listen\"?", Refusal(R"({"server": {"lissten": []}})"));
+  EXPECT_THAT(Refusal(R"({"bufers": []})"), HasSubstr("did you mean \"buffers\"?"));
+  EXPECT_THAT(Refusal(R"({"buffers": [{"name": "a", "capacity_item": 3}]})"), HasSubstr("buffers[0].capacity_item"));
+}
+
+TEST(Config, RefusesADuplicateKey) {
+  EXPECT_THAT(Refusal(R"({"log": {"level": "info", "level": "debug"}})"), HasSubstr("\"level\" stands twice"));
+}
+
+TEST(Config, RefusesToListenBeyondLoopbackUnlessToldTo) {
+  EXPECT_THAT(Refusal(R"({"server": {"listen": ["0.0.0.0:7070"]}})"), HasSubstr("insecure_ok"));
+  EXPECT_THAT(Refusal(R"({"server": {"metrics_listen": "10.0.0.1:7071"}})"), HasSubstr("insecure_ok"));
+  EXPECT_EQ("", Refusal(R"({"server": {"listen": ["0.0.0.0:7070"], "insecure_ok": true}})"));
+  EXPECT_EQ("", Refusal(R"({"server": {"listen": ["unix:/tmp/replayd.sock", "[::1]:7070"]}})"));
+}
+
+TEST(Config, RefusesBuffersThatDoNotFitIntoMemory) {
+  EXPECT_THAT(Refusal(R"({"memory": {"limit": "100MiB"}, "limits": {"in_flight_bytes": "20MiB"},
+                          "buffers": [{"name": "a", "capacity_bytes": "50MiB"}, {"name": "b", "capacity_bytes": "40MiB"}]})"),
+              HasSubstr("add up to 94371840"));
+}
+
+TEST(Config, RefusesBuffersOfOneNameOrABadName) {
+  EXPECT_THAT(Refusal(R"({"buffers": [{"name": "a"}, {"name": "a"}]})"), HasSubstr("\"a\" stands twice"));
+  EXPECT_THAT(Refusal(R"({"buffers": [{"name": "a b"}]})"), HasSubstr("A-Z a-z 0-9 _ . -"));
+  EXPECT_THAT(Refusal(R"({"buffers": [{}]})"), HasSubstr("buffers[0].name is absent"));
+}
+
+TEST(Config, RefusesPacingThatCouldWaitForEver) {
+  EXPECT_THAT(
+      Refusal(
+          R"({"buffers": [{"name": "a", "replay_ratio": 2, "tolerance": 20, "max_draws_per_sample": 64, "max_insert": 8}]})"),
+      HasSubstr("64 + 8 * 2 = 80"));
+}
+
+TEST(Config, NamesPathAndRuleOfAValueOfTheWrongKind) {
+  EXPECT_THAT(Refusal(R"({"server": {"io_threads": 0}})"), HasSubstr("server.io_threads is 0: must be from 1 to 256"));
+  EXPECT_THAT(Refusal(R"({"server": {"send_timeout": 30}})"), HasSubstr("must be a time such as"));
+  EXPECT_THAT(Refusal(R"({"memory": {"limit": "lots"}})"), HasSubstr("memory.limit is \"lots\""));
+  EXPECT_THAT(Refusal(R"({"log": {"level": "loud"}})"), HasSubstr("log.level"));
+  EXPECT_THAT(Refusal("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(Refusal("{"), HasSubstr("not valid JSON"));
+}
+
+}  // namespace
+}  // namespace replay::server
