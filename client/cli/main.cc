@@ -1,0 +1,192 @@
+// replayctl: replayd from the command line. main describes the options, lets CLI11 choose the command, and runs it.
+
+#include <CLI/CLI.hpp>
+
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "client/cli/command.h"
+#include "client/cli/format.h"
+
+namespace replay::cli {
+namespace {
+
+constexpr const char* kFooter = R"(Examples:
+  replayctl ping
+  replayctl buffer create rollouts --capacity-items 2268 --policy positive_bias --delta 0.25
+  replayctl import rollouts trajectories.jsonl
+  replayctl sample rollouts -n 4
+  replayctl stats rollouts --interval 1
+  replayctl waiters                                 who waits, for what, how long
+
+"replayctl COMMAND --help" has examples of each. Global options may stand before or after the command.
+
+Exit status: 0 done, 1 failed, 64 wrong usage, 65 wrong input data, 69 the server is not reachable, 70 a bug,
+74 a file or output could not be read or written, 76 the server speaks another protocol.)";
+
+// "12.5ki" -> 12.5, "ki". False: no number, or one below zero.
+bool SplitNumber(const std::string& text, double* number, std::string* unit) {
+  char* end = nullptr;
+  if (text.empty() || !(std::isdigit(static_cast<unsigned char>(text[0])) || text[0] == '.')) return false;
+  *number = std::strtod(text.c_str(), &end);
+  *unit = end;
+  return end != text.c_str() && std::isfinite(*number);
+}
+
+void PointToGlobalOptions(CLI::App* command) {
+  command->footer(command->get_footer() + "\n\n--server, --timeout and --json: see replayctl --help");
+  for (CLI::App* child : command->get_subcommands({})) PointToGlobalOptions(child);
+}
+
+int WrongUsage(const CLI::App& app, std::string what) {
+  const CLI::App* command = &app;
+  std::string name = "replayctl";
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  // CLI11 misses the command before it looks at the word in its place.
+  const std::vector<std::string> left = app.remaining(true);
+  const bool needs_command = !command->get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (needs_command && !left.empty())
+    what =
+        (left.front().starts_with("-") ? "there is no option \"" : "there is no command \"") + Printable(left.front()) + "\"";
+  std::cerr << "replayctl: " << what << "\nRun " << name << " --help.\n";
+  return kUsage;
+}
+
+int Main(int argument_count, char** arguments) {
+  signal(SIGPIPE, SIG_IGN);  // A closed stdout is an error of Print, a closed socket one of the client.
+  Context context;
+  const char* no_colour = std::getenv("NO_COLOR");
+  context.colour = isatty(STDOUT_FILENO) == 1 && !(no_colour && *no_colour);
+
+  CLI::App app("replayctl looks into and operates a replayd replay buffer server.", "replayctl");
+  app.footer(kFooter);
+  app.set_help_flag("-h,--help", "Print this help and exit");
+  app.set_version_flag("--version", "replayctl " REPLAY_VERSION, "Print the version and exit");
+  app.add_option("--server", context.server, "Address of the server: HOST:PORT or unix:PATH")
+      ->type_name("ADDRESS")
+      ->envname("REPLAYCTL_SERVER")
+      ->capture_default_str();
+  AddDuration(&app, "--timeout", &context.timeout, "Longest wait, e.g. for pacing; 0 means now. Seconds, or with ms, s, m");
+  app.add_flag("--json", context.json, "Print JSON, one object a line, with stable keys");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.get_formatter()->column_width(34);
+  AddAdminCommands(&app, &context);
+  AddDataCommands(&app, &context);
+  AddBenchCommand(&app, &context);
+  for (CLI::App* command : app.get_subcommands({})) PointToGlobalOptions(command);
+
+  try {
+    app.parse(argument_count, arguments);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error, std::cout, std::cerr);  // --help, --version
+    return WrongUsage(app, error.what());
+  }
+
+  try {
+    const int exit_code = context.run();
+    FlushOutput();
+    return exit_code;
+  } catch (const OutputError& error) {
+    if (error.error_number == EPIPE) return kBrokenPipe;  // The reader, e.g. head, has seen enough.
+    Say("cannot write " + error.path + ": " + std::strerror(error.error_number));
+    return kIo;
+  } catch (const std::exception& exception) {
+    Say(std::string("internal error: ") + exception.what());
+    return kInternal;
+  }
+}
+
+}  // namespace
+
+bool ParseDuration(const std::string& text, milliseconds* duration) {
+  static const std::map<std::string, double> factors = {{"", 1e3},   {"ms", 1},     {"s", 1e3},
+                                                        {"m", 60e3}, {"min", 60e3}, {"h", 3600e3}};
+  double number = 0;
+  std::string unit;
+  if (!SplitNumber(text, &number, &unit) || !factors.contains(unit)) return false;
+  const double ms = std::ceil(number * factors.at(unit));
+  if (ms > 4'000'000'000) return false;  // 32 bits on the wire
+  *duration = milliseconds(static_cast<int64_t>(ms));
+  return true;
+}
+
+bool ParseBytes(const std::string& text, uint64_t* bytes) {
+  static const std::map<std::string, double> factors = {
+      {"", 1},      {"B", 1},        {"kB", 1e3},     {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+  };
+  double number = 0;
+  std::string unit;
+  if (!SplitNumber(text, &number, &unit) || !factors.contains(unit)) return false;
+  number *= factors.at(unit);
+  if (number > 0x1p60 || number != std::floor(number)) return false;
+  *bytes = static_cast<uint64_t>(number);
+  return true;
+}
+
+CLI::Option* AddDuration(CLI::App* app, const std::string& name, milliseconds* duration, const std::string& description) {
+  const auto read = [name, duration](const std::string& text) {
+    if (!ParseDuration(text, duration))
+      throw CLI::ValidationError(name, "\"" + text + "\" is not a duration, e.g. 5, 2.5s, 250ms, 2m");
+  };
+  const std::string shown = Format("%gs", static_cast<double>(duration->count()) / 1e3);
+  return app->add_option_function<std::string>(name, read, description)->type_name("DURATION")->default_str(shown);
+}
+
+CLI::Option* AddBytes(CLI::App* app, const std::string& name, std::optional<uint64_t>* bytes, const std::string& description) {
+  const auto read = [name, bytes](const std::string& text) {
+    uint64_t number = 0;
+    if (!ParseBytes(text, &number)) throw CLI::ValidationError(name, "\"" + text + "\" is not a size, e.g. 4096, 64MiB, 1GB");
+    *bytes = number;
+  };
+  return app->add_option_function<std::string>(name, read, description)->type_name("SIZE");
+}
+
+void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group) {
+  const auto add = [&](const char* name, auto* option, const char* type, const char* description) {
+    return app->add_option(name, *option, description)->type_name(type)->group(group);
+  };
+  const auto add_switch = [&](const std::string& name, std::optional<bool>* option, const std::string& description) {
+    app->add_flag_function(
+           "--" + name + ",!--no-" + name, [option](int64_t count) { *option = count > 0; }, description)
+        ->group(group);
+  };
+  // CLI11 reads "-1" into an unsigned 64-bit number as 2^64 - 1.
+  const CLI::Validator not_negative([](std::string& text) { return text.starts_with('-') ? "must not be negative" : ""; }, "");
+  const auto one_of = [](std::vector<std::string> names) { return CLI::IsMember(std::move(names)).description(""); };
+  add("--capacity-items", &o->capacity_items, "N", "Trajectories it holds (the paper's N)")->check(not_negative);
+  AddBytes(app, "--capacity-bytes", &o->capacity_bytes,
+           "Bytes of trajectories it holds, e.g. 64MiB; the older ones leave first")
+      ->group(group);
+  add("--policy", &o->policy, "NAME", "Preset of retention and selector: uniform | positive_bias")
+      ->check(one_of({"uniform", "positive_bias"}));
+  add("--retention", &o->retention, "NAME", "Who stays: fifo | positive_bias")->check(one_of({"fifo", "positive_bias"}));
+  add("--delta", &o->delta, "DECIMAL", "positive_bias: share of the capacity kept for older correct items, in [0,1)");
+  add("--selector", &o->selector, "NAME", "Who is drawn: uniform | uniform_distinct | lifo | fifo")
+      ->check(one_of({"uniform", "uniform_distinct", "lifo", "fifo"}));
+  add("--max-draws", &o->max_draws, "N", "Remove an item once drawn this often; 0: never");
+  add("--correct-threshold", &o->correct_threshold, "REWARD",
+      "A reward from here on is correct where the producer did not say");
+  add("--replay-ratio", &o->replay_ratio, "Y", "Target draws per insert; 0: no pacing")->check(not_negative);
+  add("--tolerance", &o->tolerance, "N", "How far draws and inserts may run apart")->check(not_negative);
+  add("--min-size", &o->min_size, "N", "No draw before this many items are live")->check(not_negative);
+  add("--max-draws-per-sample", &o->max_draws_per_sample, "N", "Largest sample; needed for pacing");
+  add("--max-insert", &o->max_insert, "N", "Largest insert, in trajectories; needed for pacing");
+  add_switch("pace-draws", &o->pace_draws, "Whether draws wait for inserts (default: yes, with --replay-ratio)");
+  add_switch("pace-inserts", &o->pace_inserts, "Whether inserts wait for draws (default: yes, with --replay-ratio)");
+  add("--seed", &o->seed, "N", "Seed of the draws (default: random)")->check(not_negative);
+}
+
+}  // namespace replay::cli
+
+int main(int argument_count, char** arguments) { return replay::cli::Main(argument_count, arguments); }

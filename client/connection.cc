@@ -1,0 +1,251 @@
+#include "client/connection.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/basic_resolver.hpp>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace replay {
+namespace {
+
+using Resolver = asio::ip::basic_resolver<asio::ip::tcp, Executor>;
+constexpr uint64_t kHelloId = 0;
+
+// A name look-up that its waiter may give up on: getaddrinfo itself cannot be interrupted.
+struct LookUp {
+  explicit LookUp(Executor executor) : resolver(executor), ended(executor) {}
+  Resolver resolver;
+  Signal ended;
+  bool done = false;
+  boost::system::error_code error;
+  std::vector<Socket::endpoint_type> endpoints;
+};
+
+}  // namespace
+
+Clock::duration BackOff::Next() {
+  random_ ^= random_ << 13;  // xorshift64: any spread will do
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  const auto delay = std::chrono::duration_cast<Clock::duration>(next_);
+  next_ = std::min(most_, next_ * 2);
+  return delay / 2 + delay / 2 * static_cast<Clock::rep>(random_ % 1024) / 1024;
+}
+
+Connection::Connection(std::shared_ptr<Reactor> reactor)
+    : reactor_(std::move(reactor)),
+      socket_(reactor_->executor()),
+      input_(reactor_->input_blocks),
+      timer_(reactor_->executor()) {}
+
+Awaitable<std::optional<Error>> Connection::Open(Clock::time_point deadline) {
+  if (!reactor_->address_error.empty()) co_return Error{ErrorCode::kInvalidArgument, reactor_->address_error};
+  if (auto error = co_await Resolve(deadline)) co_return error;
+  if (auto error = co_await Connect(deadline)) co_return error;
+  const int fd = socket_.native_handle();
+  ConfigureSocket(fd);
+  if (!reactor_->address.is_unix()) ConfigureKeepalive(fd);
+  SetDeadline(deadline);
+  if (auto error = co_await Greet()) {
+    if (!timed_out_) co_return error;
+    co_return Error{ErrorCode::kUnavailable, reactor_->address.ToString() + " accepted the connection but did not say hello"};
+  }
+  ClearDeadline();
+  open_ = true;
+  co_return std::nullopt;
+}
+
+Awaitable<std::optional<Error>> Connection::Resolve(Clock::time_point deadline) {
+  const Address& address = reactor_->address;
+  if (address.is_unix()) {
+    endpoints_.emplace_back(asio::local::stream_protocol::endpoint(address.unix_path));
+    co_return std::nullopt;
+  }
+  boost::system::error_code not_numeric;
+  const auto numeric = asio::ip::make_address(address.host, not_numeric);
+  if (!not_numeric) {
+    endpoints_.emplace_back(asio::ip::tcp::endpoint(numeric, address.port));
+    co_return std::nullopt;
+  }
+  auto look_up = std::make_shared<LookUp>(reactor_->executor());
+  const auto on_end = [look_up](const boost::system::error_code& error, const Resolver::results_type& results) {
+    look_up->error = error;
+    for (const auto& result : results) look_up->endpoints.emplace_back(result.endpoint());
+    look_up->done = true;
+    look_up->ended.Notify();
+  };
+  look_up->resolver.async_resolve(address.host, std::to_string(address.port), on_end);
+  while (!look_up->done && !closed_ && Clock::now() < deadline) {
+    // Looks around often enough for Close to be noticed; a look-up that takes this long is in trouble anyway.
+    co_await look_up->ended.WaitUntil(std::min(deadline, Clock::now() + milliseconds(50)));
+  }
+  if (closed_) co_return why_closed_;
+  if (!look_up->done) co_return Error{ErrorCode::kUnavailable, "the name \"" + address.host + "\" was not resolved in time"};
+  if (look_up->error)
+    co_return Error{ErrorCode::kUnavailable, "the name \"" + address.host + "\" is not known: " + look_up->error.message()};
+  endpoints_ = std::move(look_up->endpoints);
+  co_return std::nullopt;
+}
+
+// Tries one address after the other, each with its share of the time that is left.
+Awaitable<std::optional<Error>> Connection::Connect(Clock::time_point deadline) {
+  std::string why = "the name has no address";
+  for (size_t i = 0; i < endpoints_.size(); ++i) {
+    if (closed_) co_return why_closed_;
+    boost::system::error_code error;
+    Timer limit(reactor_->executor());
+    limit.expires_at(Clock::now() + (deadline - Clock::now()) / static_cast<int64_t>(endpoints_.size() - i));
+    auto over = std::make_shared<bool>(false);  // a handler that is already queued must not close what comes after
+    const auto on_ring = [weak = weak_from_this(), over](const boost::system::error_code& cancelled) {
+      if (cancelled || std::exchange(*over, true)) return;
+      boost::system::error_code ignored;
+      if (const auto self = weak.lock()) self->socket_.close(ignored);
+    };
+    limit.async_wait(on_ring);
+    co_await socket_.async_connect(endpoints_[i], asio::redirect_error(kUseAwaitable, error));
+    const bool rang = std::exchange(*over, true);
+    if (closed_) co_return why_closed_;
+    if (!error && !rang) co_return std::nullopt;
+    why = rang ? "no answer in time" : error.message();
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+  }
+  co_return Error{ErrorCode::kUnavailable, "not connected to " + reactor_->address.ToString() + ": " + why};
+}
+
+Awaitable<std::optional<Error>> Connection::Greet() {
+  const RequestHead head{.id = kHelloId};
+  output_.AddFrame(EncodeHello(head, reactor_->options.name));
+  if (auto error = co_await Flush()) co_return error;
+  ReceivedReply reply;
+  if (auto error = co_await Receive(kHelloId, &reply)) co_return error;
+  Result<ServerHello> hello = DecodeHello(reply);
+  if (!hello) {
+    Close(hello.error());
+    co_return hello.error();
+  }
+  server_ = std::move(*hello);
+  co_return std::nullopt;
+}
+
+Awaitable<std::optional<Error>> Connection::Flush() {
+  boost::system::error_code error;
+  if (!closed_ && co_await output_.Flush(socket_, error)) co_return std::nullopt;
+  co_return Break(error);
+}
+
+Awaitable<std::optional<Error>> Connection::Receive(uint64_t id, ReceivedReply* reply) {
+  boost::system::error_code error;
+  while (input_.available().size() < sizeof(Preamble)) {
+    if (closed_ || !co_await input_.Fill(socket_, error)) co_return Break(error);
+  }
+  Preamble preamble;
+  std::memcpy(&preamble, input_.available().data(), sizeof preamble);
+  input_.Consume(sizeof preamble);
+  if (std::string what = CheckPreamble(preamble, kMaxReplyControlBytes, kMaxReplyPayloadBytes); !what.empty())
+    co_return Violation(std::move(what));
+
+  reply->control.resize(preamble.control_words);
+  reply->frames.clear();
+  auto* control = reinterpret_cast<uint8_t*>(reply->control.data());
+  const uint64_t control_bytes = preamble.control_words * sizeof(uint64_t);
+  if (input_.available().size() >= control_bytes) {  // The usual case, without a coroutine of its own.
+    std::memcpy(control, input_.available().data(), control_bytes);
+    input_.Consume(control_bytes);
+  } else if (!co_await input_.ReadBody(socket_, control, control_bytes, error)) {
+    co_return Break(error);
+  }
+
+  ReplyHead head;
+  if (const Result<Done> decoded = DecodeHead(reply->control, &head); !decoded) co_return Violation(decoded.error().message);
+  if (head.id != id) {
+    // A server that gives up on the whole conversation does not answer a particular request.
+    if (!head.error) co_return Violation("the reply is to request " + std::to_string(head.id) + ", not " + std::to_string(id));
+    Close(*head.error);
+    co_return head.error;
+  }
+  uint64_t payload_bytes = 0;
+  for (const uint32_t size : head.frame_bytes) {
+    if (size < kMinFrameBytes || size > kMaxFrameBytes || size % 8 != 0)
+      co_return Violation("a frame is said to have " + std::to_string(size) + " bytes");
+    payload_bytes += size;
+  }
+  if (payload_bytes != preamble.payload_bytes)
+    co_return Violation("the frames are said to have " + std::to_string(payload_bytes) + " bytes together, the payload " +
+                        std::to_string(preamble.payload_bytes));
+  if (head.frame_bytes.empty()) co_return std::nullopt;
+  co_return co_await ReceiveFrames(head.frame_bytes, reply);
+}
+
+Awaitable<std::optional<Error>> Connection::ReceiveFrames(const std::vector<uint32_t>& sizes, ReceivedReply* reply) {
+  boost::system::error_code error;
+  std::optional<Error> damage;
+  for (const uint32_t size : sizes) {
+    Frame frame = Frame::Allocate(size);
+    if (closed_ || !co_await input_.ReadBody(socket_, frame.mutable_data(), size, error)) co_return Break(error);
+    if (std::string what = CheckFrameShape(frame.bytes()); !what.empty()) co_return Violation(std::move(what));
+    if (!FrameChecksumMatches(frame.bytes()))
+      damage = Error{ErrorCode::kCorrupted, "the checksum of trajectory " + std::to_string(reply->frames.size()) +
+                                                " of the reply does not match its bytes"};
+    reply->frames.push_back(std::move(frame));
+  }
+  co_return damage;
+}
+
+void Connection::Close(Error why) {
+  if (closed_) return;
+  closed_ = true;
+  open_ = false;
+  why_closed_ = std::move(why);
+  timer_.cancel();
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+}
+
+Error Connection::Break(const boost::system::error_code& error) {
+  // `error` is empty when the server closed the connection in order.
+  Close({ErrorCode::kUnavailable, "the connection to " + reactor_->address.ToString() +
+                                      " broke: " + (error ? error.message() : std::string("closed by the server"))});
+  return *why_closed_;
+}
+
+Error Connection::Violation(std::string what) {
+  Close({ErrorCode::kProtocolViolation, reactor_->address.ToString() + " broke the protocol: " + std::move(what)});
+  return *why_closed_;
+}
+
+void Connection::SetDeadline(Clock::time_point deadline) {
+  deadline_ = deadline;
+  if (!closed_ && deadline_ < rings_at_) ArmTimer();
+}
+
+void Connection::ArmTimer() {
+  rings_at_ = deadline_;
+  timer_.expires_at(rings_at_);
+  const auto on_ring = [weak = weak_from_this()](const boost::system::error_code& cancelled) {
+    const auto self = weak.lock();
+    if (cancelled || !self || self->closed_) return;
+    self->rings_at_ = Clock::time_point::max();
+    if (Clock::now() >= self->deadline_) {
+      self->timed_out_ = true;
+      self->Close({ErrorCode::kTimedOut, self->reactor_->address.ToString() + " did not answer in time"});
+    } else if (self->deadline_ != Clock::time_point::max()) {
+      self->ArmTimer();
+    }
+  };
+  timer_.async_wait(on_ring);
+}
+
+bool Connection::LooksAlive() {
+  if (!open_ || !input_.available().empty()) return false;
+  char byte;
+  const ssize_t got = recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+}
+
+}  // namespace replay

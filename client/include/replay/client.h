@@ -1,0 +1,347 @@
+#pragma once
+// The client of replayd.
+//
+//   replay::Client client({.address = "127.0.0.1:7070"});
+//   client.CreateBuffer("rollouts", {.capacity_items = 2268, .policy = "positive_bias", .delta = "0.25"});
+//
+//   auto writer = client.NewWriter("rollouts");                // generator
+//   writer->InsertGroup(group);                                // pipelined; returns when there is room in the window
+//   if (auto done = writer->Flush(5s); !done) std::cerr << done.error().ToString() << "\n";
+//
+//   auto sampler = client.NewSampler("rollouts", {.count = 64, .prefetch = 2});  // trainer
+//   for (int64_t step = 0; step < 1000; ++step) {
+//     auto batch = sampler->Next(step, 30s);
+//     if (!batch) { std::cerr << batch.error().ToString() << "\n"; continue; }  // says why: "12 of 64 items present"
+//     for (const replay::Draw& draw : batch->draws) Train(batch->trajectory(draw).token_ids());
+//     client.PublishVersion({.version = step + 1, .step = step + 1});
+//   }
+//
+// Nothing here throws and nothing waits for ever: each call takes a timeout (0: now) and returns a value or an Error that
+// explains itself. A Client may be used from several threads; a Writer and a Sampler belong to one thread each. All network
+// work happens on one background thread of the Client. A lost connection is made again with capped, jittered back-off.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "replay/trajectory.h"
+
+namespace replay {
+
+using std::chrono::milliseconds;
+
+enum class ErrorCode : uint8_t {  // Same order as the protocol's.
+  kOk,
+  kInvalidArgument,
+  kNotFound,
+  kAlreadyExists,
+  kTimedOut,
+  kResourceExhausted,
+  kFailedPrecondition,
+  kWriterExpired,
+  kCorrupted,
+  kUnavailable,  // Not connected, or the server is going away.
+  kBufferDropped,
+  kUnsupportedVersion,
+  kProtocolViolation,
+  kInternal,
+  // Of the client itself:
+  kOutcomeUnknown,  // The request was sent and no reply came: it may or may not have been done.
+  kContentLost,     // The server restarted empty since the last reply: what it held in memory is gone.
+};
+
+enum class WaitReason : uint8_t {  // Same order as the protocol's.
+  kNone,
+  kMinSize,
+  kPacing,
+  kStaleness,
+  kFilter,
+  kGroupIncomplete,
+  kMemory,
+  kStorage,
+  kDraining,
+  kNoProducer,
+  kVersion,
+};
+
+std::string_view ToString(ErrorCode code);     // "timed_out"
+std::string_view ToString(WaitReason reason);  // "min_size"
+
+struct Error {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message{};
+  WaitReason reason = WaitReason::kNone;
+  std::string ToString() const;  // "timed_out (min_size): 12 of 64 items present"
+};
+
+// A value or an Error.
+template <typename T>
+class Result {
+ public:
+  Result(T value) : state_(std::move(value)) {}
+  Result(Error error) : state_(std::move(error)) {}
+  explicit operator bool() const { return state_.index() == 0; }
+  T& operator*() { return std::get<0>(state_); }
+  const T& operator*() const { return std::get<0>(state_); }
+  T* operator->() { return &std::get<0>(state_); }
+  const T* operator->() const { return &std::get<0>(state_); }
+  const Error& error() const { return std::get<1>(state_); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+struct Done {};  // The value of a call that has none.
+
+struct BufferOptions {
+  std::optional<uint64_t> capacity_items{};
+  std::optional<uint64_t> capacity_bytes{};
+  std::optional<std::string> policy{};        // "uniform" | "positive_bias": presets of retention and selector
+  std::optional<std::string> retention{};     // "fifo" | "positive_bias"
+  std::optional<std::string> delta{};         // decimal in [0, 1): share of the capacity kept for older correct items
+  std::optional<std::string> selector{};      // "uniform" | "uniform_distinct" | "lifo" | "fifo"
+  std::optional<uint32_t> max_draws{};        // removed once drawn this often; 0: unbounded
+  std::optional<double> correct_threshold{};  // reward >= this counts as correct where the producer did not say
+  std::optional<double> replay_ratio{};       // target draws per insert; 0: no pacing
+  std::optional<double> tolerance{};
+  std::optional<uint64_t> min_size{};
+  std::optional<uint32_t> max_draws_per_sample{};
+  std::optional<uint32_t> max_insert{};
+  std::optional<bool> pace_draws{};
+  std::optional<bool> pace_inserts{};
+  std::optional<uint64_t> seed{};
+};
+
+struct InsertReceipt {
+  uint64_t first_item = 0;  // Insertion number of the first trajectory; the others follow.
+  uint32_t count = 0;
+  bool duplicate = false;  // An earlier attempt had arrived.
+  std::string level{};     // "memory": survives nothing | "process": kill -9 | "disk": power loss
+  uint64_t live = 0;       // Items in the buffer afterwards.
+};
+
+struct Draw {
+  uint32_t frame = 0;                 // Index of its trajectory in the batch; repeats share one.
+  uint32_t draw_count = 0;            // Including this draw.
+  double probability = 0;             // P(this slot returns this item | the state when the sample began)
+  int64_t staleness = 0;              // Gradient steps.
+  int64_t steps_since_last_use = -1;  // -1: first use.
+  uint64_t item = 0;                  // Insertion number.
+};
+
+struct Batch {
+  std::vector<Draw> draws;                   // [count]
+  std::vector<TrajectoryView> trajectories;  // distinct
+  int64_t step = 0;                          // What staleness was measured against.
+  uint64_t withheld = 0;                     // Live items newer than step or of an older epoch.
+  const TrajectoryView& trajectory(const Draw& draw) const { return trajectories[draw.frame]; }
+};
+
+struct StoredTrajectory {
+  TrajectoryView trajectory;
+  uint64_t item = 0;
+  uint32_t draw_count = 0;
+};
+
+struct PolicyVersion {
+  std::string run_id{};
+  uint64_t epoch = 0;
+  int64_t version = 0;
+  int64_t step = 0;
+  std::string label{};
+  std::string uri{};  // Where the weights are. The registry never carries the weights themselves.
+  int64_t published_at_unix_ns = 0;
+};
+
+struct Cost {  // Busy time since the last report.
+  double generation_seconds = 0;
+  uint64_t generated_trajectories = 0;
+  uint64_t generated_tokens = 0;
+  double training_seconds = 0;
+  uint64_t trained_draws = 0;
+  uint64_t trained_tokens = 0;
+  uint32_t workers = 0;   // 0: the reporter does not generate
+  uint32_t trainers = 0;  // 0: the reporter does not train
+};
+
+using NamedCounts = std::vector<std::pair<std::string, uint64_t>>;
+
+struct Histogram {
+  std::vector<double> bounds;    // inclusive upper bounds
+  std::vector<uint64_t> counts;  // bounds.size() + 1, not cumulative
+  double sum = 0;
+};
+
+struct BufferStats {
+  std::string name;
+  BufferOptions options;  // in force
+  uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0, scored = 0, correct = 0;
+  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;  // offered = accepted + duplicate + rejected
+  NamedCounts removed;                                              // accepted = items + sum of removed
+  uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0;
+  Histogram staleness, reuse_gap, item_draws;
+  NamedCounts outcomes;
+  int64_t oldest_version = 0, newest_version = 0, consumer_step = 0;
+  double pacing_balance = 0;
+  uint64_t waiting_inserts = 0, waiting_samples = 0;
+  double generation_seconds = 0, training_seconds = 0;
+  uint64_t generated_trajectories = 0, trained_draws = 0;
+  uint32_t workers = 0, trainers = 0, producers = 0, consumers = 0;
+};
+
+struct ServerStats {
+  std::string version;
+  uint64_t generation = 0;
+  double uptime_seconds = 0;
+  uint64_t connections = 0, accepted_connections = 0, memory_used_bytes = 0, memory_limit_bytes = 0;
+  NamedCounts requests, errors;
+  std::vector<BufferStats> buffers;
+};
+
+struct WaiterInfo {
+  std::string buffer, verb, detail, peer;
+  WaitReason reason = WaitReason::kNone;
+  uint64_t waited_ms = 0, remaining_ms = 0;
+};
+
+struct ServerInfo {
+  std::string version;
+  uint64_t generation = 0;  // Another number than before: the server came up empty.
+  double round_trip_ms = 0;
+};
+
+struct ClientOptions {
+  std::string address = "127.0.0.1:7070";  // "host:port" or "unix:/path"
+  std::string name{};                      // Shown by the server in `waiters` and its log.
+  milliseconds connect_timeout{5'000};
+  milliseconds call_timeout{30'000};  // Longest time for a reply beyond the wait a call asked for.
+};
+
+struct SampleOptions {
+  uint32_t count = 1;
+  std::optional<int64_t> step{};  // The gradient step that will use the batch.
+  uint32_t given_back = 0;        // Earlier draws that were never used.
+};
+
+struct WriterOptions {
+  uint32_t max_in_flight = 128;  // Requests sent and not yet answered.
+  uint64_t max_in_flight_bytes = 64 << 20;
+  uint32_t batch_trajectories = 64;     // A request is sent when it holds this many …
+  uint64_t batch_bytes = 1 << 20;       // … or this many bytes …
+  milliseconds linger{2};               // … or after this time.
+  milliseconds insert_timeout{60'000};  // How long the server may hold an insert back (pacing, memory).
+  milliseconds give_up_after{300'000};  // Without a connection; then inserts end as kOutcomeUnknown.
+  milliseconds back_off_first{50};
+  milliseconds back_off_most{5'000};
+};
+
+struct SamplerOptions {
+  uint32_t count = 1;
+  uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
+  int64_t max_prefetch_age = 0;  // A prefetched batch made for a step this much older than Next's is dropped and given back.
+  milliseconds wait_timeout{60'000};
+};
+
+class Writer;
+class Sampler;
+
+class Client {
+ public:
+  explicit Client(ClientOptions options);  // Connects at the first call.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  Result<ServerInfo> Ping();
+  Result<Done> CreateBuffer(const std::string& name, const BufferOptions& options);
+  Result<Done> AlterBuffer(const std::string& name, const BufferOptions& options);  // changes the options that are set
+  Result<Done> DropBuffer(const std::string& name);
+
+  // All or nothing; groups must be whole. The server may hold it back (pacing, memory) up to `timeout`.
+  Result<InsertReceipt> Insert(const std::string& buffer, std::span<const Trajectory> trajectories, milliseconds timeout);
+  Result<Batch> Sample(const std::string& buffer, const SampleOptions& options, milliseconds timeout);
+  Result<std::vector<StoredTrajectory>> Get(const std::string& buffer, std::span<const std::string> ids);
+  // Oldest first, the items inserted after insertion number `after`.
+  Result<std::vector<StoredTrajectory>> Scan(const std::string& buffer, uint64_t after, uint32_t limit);
+  Result<uint32_t> Delete(const std::string& buffer, std::span<const std::string> ids);
+
+  Result<PolicyVersion> PublishVersion(const PolicyVersion& version);
+  // The newest version later than (epoch, version), waiting for one; any version if `version` is absent.
+  Result<PolicyVersion> WaitVersion(const std::string& run_id, uint64_t epoch, std::optional<int64_t> version,
+                                    milliseconds timeout);
+  Result<std::vector<PolicyVersion>> Versions(const std::string& run_id);
+  Result<Done> ReportCost(const std::string& buffer, const Cost& cost);
+  Result<ServerStats> Stats(const std::string& buffer = "");  // of all buffers when empty
+  Result<std::vector<WaiterInfo>> Waiters(const std::string& buffer = "");
+
+  // The same without blocking: `done` runs on the background thread and must not block it.
+  void InsertAsync(const std::string& buffer, std::span<const Trajectory> trajectories, milliseconds timeout,
+                   std::function<void(Result<InsertReceipt>)> done);
+  void SampleAsync(const std::string& buffer, const SampleOptions& options, milliseconds timeout,
+                   std::function<void(Result<Batch>)> done);
+
+  std::unique_ptr<Writer> NewWriter(const std::string& buffer, WriterOptions options = {});
+  std::unique_ptr<Sampler> NewSampler(const std::string& buffer, SamplerOptions options = {});
+
+  class Impl;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// Inserts with many requests under way on a connection of its own. Each request carries (writer id, sequence), so that one
+// which is sent again after a broken connection is stored once.
+class Writer {
+ public:
+  // Flushes for at most a second; what is then unacknowledged is dropped. Call Flush to know.
+  ~Writer();
+  // Checks and encodes on this thread (errors are returned at once), queues, and returns; blocks while the window is full, at
+  // most `timeout`. One call is one atomic unit: it is stored whole or not at all.
+  Result<Done> InsertGroup(std::span<const Trajectory> group, milliseconds timeout = milliseconds(60'000));
+  Result<Done> Insert(const Trajectory& trajectory, milliseconds timeout = milliseconds(60'000));
+  // Waits until everything is acknowledged. The first failure since the last Flush is returned, then forgotten.
+  Result<Done> Flush(milliseconds timeout);
+  // Called on the background thread for each request that ended.
+  void OnResult(std::function<void(const Result<InsertReceipt>&)> callback);
+
+  struct Progress {
+    uint64_t accepted = 0, duplicate = 0, failed = 0, in_flight = 0;  // trajectories
+    uint64_t reconnects = 0, content_lost = 0;  // content_lost: acknowledged trajectories a restarted server no longer has
+  };
+  Progress progress() const;
+
+  class Impl;
+  explicit Writer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+// Draws ahead on a connection of its own, one request under way at a time.
+class Sampler {
+ public:
+  ~Sampler();
+  // The batch for gradient step `step`. A prefetched batch that is too old for it is dropped and given back to pacing.
+  Result<Batch> Next(int64_t step, milliseconds timeout);
+  struct Progress {
+    uint64_t batches = 0, dropped_stale = 0, reconnects = 0;
+    double waited_seconds = 0;
+  };
+  Progress progress() const;
+
+  class Impl;
+  explicit Sampler(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace replay

@@ -1,0 +1,311 @@
+// The second half of codec.h: replies into the public structs.
+#include <array>
+#include <string>
+#include <utility>
+
+#include "client/codec.h"
+#include "client/trajectory.h"
+#include "schema/protocol.capnp.h"
+
+namespace replay {
+namespace {
+
+constexpr std::array<std::string_view, 3> kLevels = {"memory", "process", "disk"};
+constexpr std::array<std::string_view, 2> kRetentions = {"fifo", "positive_bias"};
+constexpr std::array<std::string_view, 4> kSelectors = {"uniform", "uniform_distinct", "lifo", "fifo"};
+
+// The name of an enumerator; a newer server may know more of them.
+template <size_t N, typename Enum>
+std::string Name(const std::array<std::string_view, N>& names, Enum value) {
+  const auto index = static_cast<size_t>(value);
+  return index < N ? std::string(names[index]) : "unknown(" + std::to_string(index) + ")";
+}
+
+std::string String(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+
+template <typename T>
+std::vector<T> CopyOf(typename capnp::List<T>::Reader list) {
+  std::vector<T> copy;
+  copy.reserve(list.size());
+  for (T entry : list) copy.push_back(entry);
+  return copy;
+}
+
+WaitReason ReasonOf(schema::WaitReason reason) {
+  return reason <= schema::WaitReason::VERSION ? static_cast<WaitReason>(reason) : WaitReason::kNone;
+}
+
+Error Violation(std::string what) { return {ErrorCode::kProtocolViolation, std::move(what)}; }
+
+Error ErrorOf(schema::Reply::Reader reply) {
+  const auto code = reply.getCode();
+  if (code > schema::ErrorCode::INTERNAL)
+    return {ErrorCode::kInternal,
+            "error " + std::to_string(static_cast<int>(code)) + " of a newer server: " + String(reply.getMessage())};
+  return {static_cast<ErrorCode>(code), String(reply.getMessage()), ReasonOf(reply.getWaitReason())};
+}
+
+// Calls `read` with the reply if it is a success of the expected kind.
+template <typename T, typename Read>
+Result<T> Decode(const ReceivedReply& received, schema::Reply::Which expected, Read read) {
+  try {
+    ControlReader reader(received.control.data(), static_cast<uint32_t>(received.control.size()));
+    const auto reply = reader.Root<schema::Reply>();
+    if (reply.getCode() != schema::ErrorCode::OK) return ErrorOf(reply);
+    if (reply.which() != expected)
+      return Violation("the reply is of kind " + std::to_string(static_cast<int>(reply.which())) + ", not " +
+                       std::to_string(static_cast<int>(expected)));
+    return read(reply);
+  } catch (const kj::Exception& exception) {
+    return Violation(std::string("the reply is not readable: ") + exception.getDescription().cStr());
+  }
+}
+
+Result<std::vector<TrajectoryView>> ViewFrames(const std::vector<Frame>& frames) {
+  std::vector<TrajectoryView> views;
+  views.reserve(frames.size());
+  for (const Frame& frame : frames) {
+    Result<TrajectoryView> view = ViewFrame(frame);
+    if (!view) return view.error();
+    views.push_back(std::move(*view));
+  }
+  return views;
+}
+
+PolicyVersion ReadVersion(schema::PolicyVersion::Reader from) {
+  return {.run_id = String(from.getRunId()),
+          .epoch = from.getEpoch(),
+          .version = from.getVersion(),
+          .step = from.getStep(),
+          .label = String(from.getLabel()),
+          .uri = String(from.getUri()),
+          .published_at_unix_ns = from.getPublishedAtUnixNs()};
+}
+
+NamedCounts ReadCounts(capnp::List<schema::NamedCount>::Reader from) {
+  NamedCounts counts;
+  counts.reserve(from.size());
+  for (const auto& entry : from) counts.emplace_back(String(entry.getName()), entry.getCount());
+  return counts;
+}
+
+Histogram ReadHistogram(schema::Histogram::Reader from) {
+  Histogram histogram;
+  histogram.bounds = CopyOf<double>(from.getBounds());
+  histogram.counts = CopyOf<uint64_t>(from.getCounts());
+  histogram.counts.resize(histogram.bounds.size() + 1);  // what the struct promises, whatever came
+  histogram.sum = from.getSum();
+  return histogram;
+}
+
+BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
+  BufferOptions options;
+  options.capacity_items = from.getCapacityItems();
+  options.capacity_bytes = from.getCapacityBytes();
+  options.retention = Name(kRetentions, from.getRetention());
+  options.delta = String(from.getDelta());
+  options.selector = Name(kSelectors, from.getSelector());
+  options.max_draws = from.getMaxDraws();
+  if (from.getHasCorrectThreshold()) options.correct_threshold = from.getCorrectThreshold();
+  options.replay_ratio = from.getReplayRatio();
+  options.tolerance = from.getTolerance();
+  options.min_size = from.getMinSize();
+  options.max_draws_per_sample = from.getMaxDrawsPerSample();
+  options.max_insert = from.getMaxInsert();
+  options.pace_draws = from.getPaceDraws();
+  options.pace_inserts = from.getPaceInserts();
+  if (from.getHasSeed()) options.seed = from.getSeed();
+  return options;
+}
+
+BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
+  BufferStats stats;
+  stats.name = String(from.getName());
+  stats.options = ReadOptions(from.getOptions());
+  stats.items = from.getItems();
+  stats.bytes = from.getBytes();
+  stats.index_bytes = from.getIndexBytes();
+  stats.tokens = from.getTokens();
+  stats.positive_items = from.getPositiveItems();
+  stats.scored = from.getScored();
+  stats.correct = from.getCorrect();
+  stats.offered = from.getOffered();
+  stats.accepted = from.getAccepted();
+  stats.duplicate = from.getDuplicate();
+  stats.rejected = from.getRejected();
+  stats.removed = ReadCounts(from.getRemoved());
+  stats.drawn = from.getDrawn();
+  stats.samples = from.getSamples();
+  stats.tokens_inserted = from.getTokensInserted();
+  stats.tokens_drawn = from.getTokensDrawn();
+  stats.withheld = from.getWithheld();
+  stats.staleness = ReadHistogram(from.getStaleness());
+  stats.reuse_gap = ReadHistogram(from.getReuseGap());
+  stats.item_draws = ReadHistogram(from.getItemDraws());
+  stats.outcomes = ReadCounts(from.getOutcomes());
+  stats.oldest_version = from.getOldestVersion();
+  stats.newest_version = from.getNewestVersion();
+  stats.consumer_step = from.getConsumerStep();
+  stats.pacing_balance = from.getPacingBalance();
+  stats.waiting_inserts = from.getWaitingInserts();
+  stats.waiting_samples = from.getWaitingSamples();
+  stats.generation_seconds = from.getGenerationSeconds();
+  stats.training_seconds = from.getTrainingSeconds();
+  stats.generated_trajectories = from.getGeneratedTrajectories();
+  stats.trained_draws = from.getTrainedDraws();
+  stats.workers = from.getWorkers();
+  stats.trainers = from.getTrainers();
+  stats.producers = from.getProducers();
+  stats.consumers = from.getConsumers();
+  return stats;
+}
+
+}  // namespace
+
+Result<Done> DecodeHead(std::span<const uint64_t> control, ReplyHead* head) {
+  try {
+    ControlReader reader(control.data(), static_cast<uint32_t>(control.size()));
+    const auto reply = reader.Root<schema::Reply>();
+    head->id = reply.getId();
+    head->frame_bytes.clear();
+    head->error.reset();
+    if (reply.getCode() != schema::ErrorCode::OK) head->error = ErrorOf(reply);
+    if (reply.isSample()) head->frame_bytes = CopyOf<uint32_t>(reply.getSample().getFrameBytes());
+    if (reply.isGet()) head->frame_bytes = CopyOf<uint32_t>(reply.getGet().getFrameBytes());
+    return Done{};
+  } catch (const kj::Exception& exception) {
+    return Violation(std::string("the reply is not readable: ") + exception.getDescription().cStr());
+  }
+}
+
+Result<ServerHello> DecodeHello(const ReceivedReply& received) {
+  return Decode<ServerHello>(received, schema::Reply::HELLO, [](schema::Reply::Reader reply) -> Result<ServerHello> {
+    const auto hello = reply.getHello();
+    if (hello.getProtocolVersion() != kProtocolVersion)
+      return Error{ErrorCode::kUnsupportedVersion, "the server speaks protocol version " +
+                                                       std::to_string(hello.getProtocolVersion()) + ", this client " +
+                                                       std::to_string(kProtocolVersion)};
+    ServerHello server{String(hello.getServerVersion()), hello.getGeneration()};
+    if (hello.getMaxPayloadBytes() > 0) server.max_payload_bytes = hello.getMaxPayloadBytes();
+    return server;
+  });
+}
+
+Result<Done> DecodeDone(const ReceivedReply& received) {
+  return Decode<Done>(received, schema::Reply::NONE, [](schema::Reply::Reader) -> Result<Done> { return Done{}; });
+}
+
+Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
+  return Decode<InsertReceipt>(received, schema::Reply::INSERT, [](schema::Reply::Reader reply) -> Result<InsertReceipt> {
+    const auto insert = reply.getInsert();
+    return InsertReceipt{.first_item = insert.getFirstItem(),
+                         .count = insert.getCount(),
+                         .duplicate = insert.getDuplicate(),
+                         .level = Name(kLevels, insert.getLevel()),
+                         .live = insert.getLive()};
+  });
+}
+
+Result<Batch> DecodeSample(const ReceivedReply& received) {
+  return Decode<Batch>(received, schema::Reply::SAMPLE, [&](schema::Reply::Reader reply) -> Result<Batch> {
+    const auto sample = reply.getSample();
+    Result<std::vector<TrajectoryView>> views = ViewFrames(received.frames);
+    if (!views) return views.error();
+    Batch batch;
+    batch.trajectories = std::move(*views);
+    batch.step = sample.getStep();
+    batch.withheld = sample.getWithheld();
+    if (sample.getDraws().size() > kMaxSampleCount)
+      return Violation("the reply has " + std::to_string(sample.getDraws().size()) + " draws: at most " +
+                       std::to_string(kMaxSampleCount) + " are allowed");
+    batch.draws.reserve(sample.getDraws().size());
+    for (const auto& draw : sample.getDraws()) {
+      if (draw.getFrame() >= batch.trajectories.size())
+        return Violation("draw " + std::to_string(batch.draws.size()) + " refers to frame " + std::to_string(draw.getFrame()) +
+                         " of " + std::to_string(batch.trajectories.size()));
+      batch.draws.push_back({.frame = draw.getFrame(),
+                             .draw_count = draw.getDrawCount(),
+                             .probability = draw.getProbability(),
+                             .staleness = draw.getStaleness(),
+                             .steps_since_last_use = draw.getStepsSinceLastUse(),
+                             .item = draw.getItem()});
+    }
+    return batch;
+  });
+}
+
+Result<std::vector<StoredTrajectory>> DecodeGet(const ReceivedReply& received) {
+  using Stored = std::vector<StoredTrajectory>;
+  return Decode<Stored>(received, schema::Reply::GET, [&](schema::Reply::Reader reply) -> Result<Stored> {
+    const auto get = reply.getGet();
+    const auto items = get.getItems();  // Once each: every call counts the whole list towards the traversal limit.
+    const auto draw_counts = get.getDrawCounts();
+    const size_t count = received.frames.size();
+    if (items.size() != count || draw_counts.size() != count)
+      return Violation("the reply has " + std::to_string(count) + " frames, " + std::to_string(items.size()) + " items and " +
+                       std::to_string(draw_counts.size()) + " draw counts: they must agree");
+    Result<std::vector<TrajectoryView>> views = ViewFrames(received.frames);
+    if (!views) return views.error();
+    Stored stored;
+    stored.reserve(count);
+    for (unsigned i = 0; i < count; ++i) stored.push_back({std::move((*views)[i]), items[i], draw_counts[i]});
+    return stored;
+  });
+}
+
+Result<uint32_t> DecodeDelete(const ReceivedReply& received) {
+  return Decode<uint32_t>(received, schema::Reply::DELETE, [](schema::Reply::Reader reply) -> Result<uint32_t> {
+    return uint32_t{reply.getDelete().getDeleted()};
+  });
+}
+
+Result<PolicyVersion> DecodeVersion(const ReceivedReply& received) {
+  return Decode<PolicyVersion>(received, schema::Reply::VERSION, [](schema::Reply::Reader reply) -> Result<PolicyVersion> {
+    return ReadVersion(reply.getVersion());
+  });
+}
+
+Result<std::vector<PolicyVersion>> DecodeVersions(const ReceivedReply& received) {
+  using Versions = std::vector<PolicyVersion>;
+  return Decode<Versions>(received, schema::Reply::VERSIONS, [](schema::Reply::Reader reply) -> Result<Versions> {
+    Versions versions;
+    for (const auto& version : reply.getVersions().getVersions()) versions.push_back(ReadVersion(version));
+    return versions;
+  });
+}
+
+Result<ServerStats> DecodeStats(const ReceivedReply& received) {
+  return Decode<ServerStats>(received, schema::Reply::STATS, [](schema::Reply::Reader reply) -> Result<ServerStats> {
+    const auto server = reply.getStats().getServer();
+    ServerStats stats;
+    stats.version = String(server.getVersion());
+    stats.generation = server.getGeneration();
+    stats.uptime_seconds = server.getUptimeSeconds();
+    stats.connections = server.getConnections();
+    stats.accepted_connections = server.getAcceptedConnections();
+    stats.memory_used_bytes = server.getMemoryUsedBytes();
+    stats.memory_limit_bytes = server.getMemoryLimitBytes();
+    stats.requests = ReadCounts(server.getRequests());
+    stats.errors = ReadCounts(server.getErrors());
+    for (const auto& buffer : reply.getStats().getBuffers()) stats.buffers.push_back(ReadBufferStats(buffer));
+    return stats;
+  });
+}
+
+Result<std::vector<WaiterInfo>> DecodeWaiters(const ReceivedReply& received) {
+  using Infos = std::vector<WaiterInfo>;
+  return Decode<Infos>(received, schema::Reply::WAITERS, [](schema::Reply::Reader reply) -> Result<Infos> {
+    Infos waiters;
+    for (const auto& waiter : reply.getWaiters().getWaiters())
+      waiters.push_back({.buffer = String(waiter.getBuffer()),
+                         .verb = String(waiter.getVerb()),
+                         .detail = String(waiter.getDetail()),
+                         .peer = String(waiter.getPeer()),
+                         .reason = ReasonOf(waiter.getReason()),
+                         .waited_ms = waiter.getWaitedMs(),
+                         .remaining_ms = waiter.getRemainingMs()});
+    return waiters;
+  });
+}
+
+}  // namespace replay
