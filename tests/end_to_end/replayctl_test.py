@@ -1,0 +1,404 @@
+"""replayctl against the real daemon: what each command prints, its exit status, and that nothing is lost on the way."""
+
+import json
+import os
+import pathlib
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+from daemon import Daemon, binary  # noqa: E402
+
+OK, FAILED, USAGE, BAD_DATA, UNAVAILABLE, IO, INTERRUPTED, BROKEN_PIPE = 0, 1, 64, 65, 69, 74, 130, 141
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with Daemon(memory="256MiB") as running:
+        yield running
+
+
+@pytest.fixture
+def buffer(daemon, request):
+    """Name of an empty buffer of the test's own."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", request.node.name)[:64]
+    daemon.ctl("buffer", "create", name, "--capacity-items", 1000, "--capacity-bytes", "1MiB", "--seed", 7)
+    yield name
+    daemon.ctl("buffer", "drop", name, "--yes")
+
+
+def line(identity, **fields):
+    return json.dumps({"trajectory_id": identity, "token_ids": [1, 2, 3], "loss_mask": [0, 1, 1], **fields}) + "\n"
+
+
+def group(name, size=4, **fields):
+    return "".join(line(f"{name}-{i}", group_id=name, group_size=size, index_in_group=i, **fields) for i in range(size))
+
+
+def items(daemon, buffer):
+    return daemon.json("stats", buffer)["buffers"][0]["items"]
+
+
+def error_of(done):
+    return json.loads(done.stderr)["error"]
+
+
+# --- Usage -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ([], "subcommand is required"),
+        (["frobnicate"], 'there is no command "frobnicate"'),
+        (["--frobnicate"], 'there is no option "--frobnicate"'),
+        (["buffer", "frobnicate"], "Run replayctl buffer --help."),
+        (["buffer", "create"], "BUFFER is required"),
+        (["buffer", "create", "x", "--capacity-items", "-1"], "--capacity-items: must not be negative"),
+        (["buffer", "create", "x", "--capacity-bytes", "64Mib"], '"64Mib" is not a size'),
+        (["buffer", "create", "x", "--selector", "best"], "best not in"),
+        (["ping", "--timeout", "soon"], '"soon" is not a duration'),
+        (["sample", "x", "-n", "0"], "not in range"),
+    ],
+)
+def test_wrong_usage_ends_with_64_and_says_why(daemon, arguments, said):
+    done = daemon.ctl(*arguments, check=False)
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "ping", "stats", "waiters", "buffer", "buffer create", "buffer alter", "buffer list", "buffer describe", "buffer drop",
+     "versions", "versions list", "versions publish", "versions wait", "import", "insert", "sample", "get", "delete", "export", "bench"],
+)
+def test_every_command_has_help_with_an_example(daemon, command):
+    done = daemon.ctl(*command.split(), "--help")
+    assert "Usage: replayctl" in done.stdout and "Examples:\n  " in done.stdout
+    assert done.stderr == ""
+
+
+def test_version_is_printed(daemon):
+    assert re.fullmatch(r"replayctl \d+\.\d+\.\d+\n", daemon.ctl("--version").stdout)
+
+
+# --- The server ------------------------------------------------------------------------------------------------------------------
+
+
+def test_ping_tells_version_and_generation(daemon):
+    assert "answered in" in daemon.ctl("ping").stdout
+    pong = daemon.json("ping")
+    assert set(pong) == {"server", "version", "generation", "round_trip_ms"}
+    assert int(pong["generation"]) > 0
+
+
+def test_the_server_may_be_named_on_the_command_line(daemon):
+    done = daemon.ctl("ping", "--server", daemon.tcp_address, "--json", env={"REPLAYCTL_SERVER": "127.0.0.1:1"})
+    assert json.loads(done.stdout)["server"] == daemon.tcp_address
+
+
+def test_a_server_that_is_not_there_ends_with_69(daemon):
+    done = daemon.ctl("ping", "--server", "127.0.0.1:1", "--json", check=False)
+    assert (done.returncode, done.stdout, error_of(done)["code"]) == (UNAVAILABLE, "", "unavailable")
+    done = daemon.ctl("import", "x", "-", "--server", f"unix:{daemon.directory}/none", check=False, input=line("a"))
+    assert done.returncode == UNAVAILABLE
+
+
+def test_stats_have_rates_and_a_reason_to_look_further(daemon, buffer):
+    daemon.ctl("import", buffer, input=group("g", correct="yes") + line("a", correct="no") + line("b"))
+    daemon.ctl("sample", buffer, "-n", 12)
+    stats = daemon.json("stats", buffer)
+    assert set(stats) == {"server", "buffers"}
+    assert stats["server"]["requests"]["Sample"] >= 1
+    shown = stats["buffers"][0]
+    assert (shown["items"], shown["accepted"], shown["drawn"], shown["replay_ratio"]) == (6, 6, 12, 2.0)
+    assert shown["accuracy_stored"] == pytest.approx(4 / 5)
+    assert shown["inserted_per_second"] is None  # of a single look
+    text = daemon.ctl("stats", buffer).stdout
+    for word in ["items", "bytes", "inserted", "sampled", "replay ratio", "staleness", "never used", "accuracy", "waiting", "/s)"]:
+        assert word in text
+    assert daemon.ctl("stats", "nope", check=False).returncode == FAILED
+
+
+def test_stats_go_on_until_interrupted(daemon, buffer):
+    command = [binary("replayctl"), "stats", buffer, "--interval", "100ms", "--json", "--server", daemon.address]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    first, second = json.loads(process.stdout.readline()), json.loads(process.stdout.readline())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == -signal.SIGINT
+    assert first["buffers"][0]["inserted_per_second"] is None and second["buffers"][0]["inserted_per_second"] == 0.0
+
+
+def test_waiters_tell_who_waits_for_what(daemon, buffer):
+    waiting = subprocess.Popen(
+        [binary("replayctl"), "sample", buffer, "--timeout", "20", "--server", daemon.address], stdout=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 10
+    while not (waiters := daemon.json_lines("waiters", buffer)):
+        assert time.monotonic() < deadline
+    assert set(waiters[0]) == {"buffer", "verb", "reason", "detail", "peer", "waited_ms", "remaining_ms"}
+    assert (waiters[0]["verb"], waiters[0]["buffer"]) == ("Sample", buffer)
+    assert waiters[0]["reason"] in ("min_size", "no_producer")
+    assert "DETAIL" in daemon.ctl("waiters").stdout
+    daemon.ctl("import", buffer, input=line("a"))
+    assert "a" in waiting.communicate(timeout=20)[0]
+    assert daemon.ctl("waiters", buffer).stdout == "nobody waits\n"
+
+
+# --- buffer ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_is_created_altered_described_and_dropped(daemon):
+    options = ["--capacity-items", "100", "--capacity-bytes", "64KiB", "--policy", "positive_bias", "--delta", "0.29"]
+    options += ["--replay-ratio", "2", "--tolerance", "40", "--min-size", "3", "--max-draws-per-sample", "8", "--max-insert", "4"]
+    options += ["--no-pace-inserts", "--correct-threshold", "0.5", "--max-draws", "9", "--seed", "11"]
+    assert daemon.json("buffer", "create", "life", *options) == {"created": "life"}
+    assert daemon.ctl("buffer", "create", "life", check=False).returncode == FAILED
+    described = daemon.json("buffer", "describe", "life")["options"]
+    assert described == {
+        "capacity_items": 100, "capacity_bytes": 65536, "retention": "positive_bias", "delta": "0.29", "selector": "uniform",
+        "max_draws": 9, "correct_threshold": 0.5, "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
+        "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11,
+    }  # fmt: skip
+    assert daemon.json("buffer", "alter", "life", "--replay-ratio", "4", "--pace-inserts") == {"altered": "life"}
+    assert daemon.json("buffer", "describe", "life")["options"] == {**described, "replay_ratio": 4.0, "pace_inserts": True}
+    assert "capacity_items" in daemon.ctl("buffer", "describe", "life").stdout
+    assert "life" in [listed["name"] for listed in daemon.json_lines("buffer", "list")]
+    assert "positive_bias(0.29)" in daemon.ctl("buffer", "list").stdout
+    assert daemon.json("buffer", "drop", "life", "--yes") == {"dropped": "life"}
+    assert daemon.ctl("buffer", "describe", "life", check=False).returncode == FAILED
+
+
+def test_a_wrong_pacing_is_refused_with_the_sum(daemon):
+    done = daemon.ctl("buffer", "create", "bad", "--replay-ratio", 2, "--tolerance", 20, "--max-draws-per-sample", 64,
+                      "--max-insert", 8, "--json", check=False)  # fmt: skip
+    assert (done.returncode, error_of(done)["code"]) == (FAILED, "invalid_argument")
+    assert "64 + 8 * 2 = 80 exceeds 2 * tolerance = 40" in error_of(done)["message"]
+
+
+def test_drop_asks_on_a_terminal_and_needs_yes_elsewhere(daemon):
+    daemon.ctl("buffer", "create", "precious", "--capacity-bytes", "64KiB")
+    assert daemon.ctl("buffer", "drop", "precious", check=False).returncode == USAGE
+
+    def drop_answering(answer):
+        master, slave = pty.openpty()
+        try:
+            process = subprocess.Popen([binary("replayctl"), "buffer", "drop", "precious", "--server", daemon.address], stdin=slave,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+            os.write(master, answer)
+            _, errors = process.communicate(timeout=20)
+            return process.returncode, errors
+        finally:
+            os.close(master)
+            os.close(slave)
+
+    code, errors = drop_answering(b"n\n")
+    assert code == FAILED and 'Drop buffer "precious" and its 0 items? [y/N]' in errors
+    assert "precious" in daemon.ctl("buffer", "list").stdout
+    assert drop_answering(b"y\n")[0] == OK
+    assert "precious" not in daemon.ctl("buffer", "list").stdout
+
+
+# --- import ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_import_reports_what_it_stored(daemon, buffer, tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_text(group("g") + "\n" + line("a") + "   \n" + line("b").rstrip("\n"))
+    report = daemon.json("import", buffer, path)
+    assert {**report, "seconds": 0} == {
+        "buffer": buffer, "read": 6, "accepted": 6, "duplicate": 0, "existing": 0, "lost": 0, "level": "memory", "seconds": 0,
+    }  # fmt: skip
+    assert items(daemon, buffer) == 6
+    assert "stored 1 of 1 trajectories" in daemon.ctl("insert", buffer, "-", input=line("c")).stdout
+
+
+def test_groups_stay_whole_whatever_the_batch(daemon, buffer):
+    text = "".join(group(f"g{i}", size=3) for i in range(5)) + line("a") + line("b")
+    daemon.ctl("import", buffer, "--batch", 2, input=text)
+    stored = [json.loads(row) for row in daemon.ctl("export", buffer).stdout.splitlines()]
+    assert [row["trajectory_id"] for row in stored] == [f"g{i}-{k}" for i in range(5) for k in range(3)] + ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ('{"token_ids":[1],"loss_mask":[1],"rewrad":1}', 'line 7: unknown key "rewrad"'),
+        ('{"token_ids":[1],"token_ids":[1],"loss_mask":[1]}', 'line 7: key "token_ids" stands twice'),
+        ('{"token_ids":[1],"loss_mask":[1],"reward":"high"}', 'line 7: reward is "high": it must be a number'),
+        ('{"token_ids":[1,2],"loss_mask":[1]}', "line 7: loss_mask has 1 entries, token_ids has 2: they must agree"),
+        ('{"token_ids":[1],"loss_mask":[1],"temperature":-1}', "line 7: temperature is -1"),
+        ('{"token_ids":[1],"loss_mask":[1],"group_id":"x","group_size":3}', 'line 7: group "x" has 1 of its 3 members'),
+        ("{", "line 7: not JSON: "),
+    ],
+)
+def test_a_wrong_line_is_named_and_what_stands_before_it_is_stored(daemon, buffer, wrong, said):
+    done = daemon.ctl("import", buffer, "--json", check=False, input=group("g") + line("a") + "\n" + wrong + "\n" + line("b"))
+    assert done.returncode == BAD_DATA
+    assert error_of(done)["message"].startswith(said)
+    assert json.loads(done.stdout)["accepted"] == items(daemon, buffer) == 5
+
+
+def test_what_exists_already_is_refused_or_skipped(daemon, buffer):
+    daemon.ctl("import", buffer, input=group("g") + line("a"))
+    more = group("f") + group("g") + line("a") + line("b")
+    done = daemon.ctl("import", buffer, "--json", input=more, check=False)
+    assert (done.returncode, error_of(done)["code"], items(daemon, buffer)) == (FAILED, "already_exists", 5)
+    assert error_of(done)["message"].startswith("line 5: ")
+    report = daemon.json("import", buffer, "--skip-existing", input=more)
+    assert (report["read"], report["accepted"], report["existing"]) == (10, 5, 5)
+    assert items(daemon, buffer) == 10
+
+
+def test_import_creates_the_buffer_only_when_asked(daemon):
+    assert daemon.ctl("import", "made", input=line("a"), check=False).returncode == FAILED
+    daemon.ctl("import", "made", "--create", "--capacity-bytes", "64KiB", "--capacity-items", 3, input=line("a"))
+    daemon.ctl("import", "made", "--create", input=line("b"))
+    assert (items(daemon, "made"), daemon.json("buffer", "describe", "made")["options"]["capacity_items"]) == (2, 3)
+    daemon.ctl("buffer", "drop", "made", "--yes")
+
+
+def test_an_import_that_pacing_holds_back_ends_with_the_reason(daemon):
+    daemon.ctl("buffer", "create", "paced", "--capacity-bytes", "64KiB", "--replay-ratio", 1, "--tolerance", 4,
+               "--max-draws-per-sample", 4, "--max-insert", 4)  # fmt: skip
+    text = "".join(line(f"t{i}") for i in range(40))
+    done = daemon.ctl("import", "paced", "--batch", 4, "--timeout", 2, "--json", input=text, check=False)
+    assert (done.returncode, error_of(done)["code"], error_of(done)["reason"]) == (FAILED, "timed_out", "pacing")
+    assert 0 < json.loads(done.stdout)["accepted"] < 40
+    daemon.ctl("buffer", "drop", "paced", "--yes")
+
+
+def test_a_slow_pipe_is_stored_as_it_comes_and_ctrl_c_ends_the_import(daemon, buffer):
+    process = subprocess.Popen([binary("replayctl"), "import", buffer, "--json", "--server", daemon.address], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process.stdin.write(group("g") + line("a"))
+    process.stdin.flush()
+    deadline = time.monotonic() + 20
+    while items(daemon, buffer) != 5:
+        assert time.monotonic() < deadline
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=20)
+    assert process.returncode == INTERRUPTED and "interrupted" in errors
+    assert json.loads(output)["accepted"] == 5
+
+
+def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        done = daemon.ctl("import", buffer, path, check=False)
+        assert done.returncode == IO and str(path) in done.stderr
+
+
+# --- sample, get, delete, export -------------------------------------------------------------------------------------------------
+
+
+def test_sample_tells_of_each_slot(daemon, buffer):
+    daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
+    slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
+    assert set(slots[0]) == {"slot", "item", "draw_count", "probability", "staleness", "steps_since_last_use", "step", "trajectory"}
+    assert [slot["slot"] for slot in slots] == list(range(6))
+    assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
+    assert slots[0]["steps_since_last_use"] is None
+    text = daemon.ctl("sample", buffer, "-n", 6, "--step", 9).stdout.splitlines()
+    assert text[0].split()[:3] == ["SLOT", "ITEM", "TRAJECTORY"] and len(text) == 8 and text[-1] == "for step 9"
+
+
+def test_a_sample_that_cannot_be_met_says_why(daemon, buffer):
+    done = daemon.ctl("sample", buffer, "--timeout", 0, "--json", check=False)
+    assert (done.returncode, done.stdout, error_of(done)["code"]) == (FAILED, "", "timed_out")
+    assert error_of(done)["reason"] in ("min_size", "no_producer")
+
+
+def test_get_and_delete_work_by_id(daemon, buffer):
+    daemon.ctl("import", buffer, input=group("g", reward=0.5, source="here"))
+    got = daemon.json_lines("get", buffer, "g-2", "g-0")
+    assert [entry["trajectory"]["trajectory_id"] for entry in got] == ["g-2", "g-0"]
+    assert set(got[0]) == {"item", "draw_count", "trajectory"}
+    assert "member 2 of 4" in daemon.ctl("get", buffer, "g-2").stdout
+    done = daemon.ctl("get", buffer, "g-1", "none", "--json", check=False)
+    assert (done.returncode, len(done.stdout.splitlines()), error_of(done)["code"]) == (FAILED, 1, "not_found")
+    assert daemon.json("delete", buffer, "g-2", "g-0") == {"deleted": 2, "requested": 2}
+    done = daemon.ctl("delete", buffer, "g-2", "g-1", "--json", check=False)
+    assert (done.returncode, json.loads(done.stdout)) == (FAILED, {"deleted": 1, "requested": 2})
+    assert items(daemon, buffer) == 1
+
+
+def test_an_export_keeps_every_field_to_the_bit(daemon, buffer):
+    strange = {
+        "trajectory_id": 'quote " backslash \\ \u20ac \u0001', "run_id": "run", "epoch": 18446744073709551615,
+        "group_id": "g", "group_size": 1, "index_in_group": 0, "rollout_id": "r", "part_index": 1, "part_count": 2,
+        "token_ids": [0, 2147483647, 5], "prompt_length": 1, "segments": [[0, 1, "system", False], [1, 3, "tool", True]],
+        "loss_mask": [0, 1, 1], "behaviour_logprobs": [None, -1e-45, "0xffc00001"], "version_segments": [[1, 3, -9223372036854775808]],
+        "reward": -0.0, "named_rewards": {"b": 0.1, "a": 3.4028235e38}, "correct": "no", "advantage": ["-Infinity", 0.1, "Infinity"],
+        "status": "failed_environment", "source": "s", "dataset_index": -7, "temperature": 0.7, "created_at_unix_ns": 1234567890123456789,
+        "tags": {"z": 1, "y": 1.0, "x": "1", "w": True, "v": {"real_bits": "0x7ff0000000000000"}}, "opaque_base64": "AP8Q",
+    }  # fmt: skip
+    daemon.ctl("import", buffer, input=json.dumps(strange) + "\n")
+    first = daemon.ctl("export", buffer).stdout
+    assert json.loads(first) == strange
+    assert first.count('"y":1.0') == 1 and '"reward":-0.0' in first
+    assert list(json.loads(first)["tags"]) == list(strange["tags"])
+    daemon.ctl("delete", buffer, strange["trajectory_id"])
+    daemon.ctl("import", buffer, input=first)
+    assert daemon.ctl("export", buffer).stdout == first
+
+
+def test_an_exported_file_appears_complete_or_not_at_all(daemon, buffer, tmp_path):
+    daemon.ctl("import", buffer, input="".join(line(f"t{i}") for i in range(300)))
+    path = tmp_path / "out.jsonl"
+    report = daemon.json("export", buffer, "-o", path)
+    assert report == {"buffer": buffer, "file": str(path), "exported": 300, "bytes": path.stat().st_size}
+    assert len(path.read_text().splitlines()) == 300 and os.listdir(tmp_path) == ["out.jsonl"]
+    done = daemon.ctl("export", buffer, "-o", tmp_path / "none" / "out.jsonl", check=False)
+    assert done.returncode == IO and "none/out.jsonl" in done.stderr
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([binary("replayctl"), "export", buffer, "--server", daemon.address], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == IO and b"standard output" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_an_export_quietly(daemon, buffer):
+    daemon.ctl("import", buffer, input="".join(line(f"t{i}") for i in range(900)))
+    process = subprocess.Popen([binary("replayctl"), "export", buffer, "--server", daemon.address], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)  # fmt: skip
+    process.stdout.readline()
+    process.stdout.close()
+    assert (process.wait(20), process.stderr.read()) == (BROKEN_PIPE, b"")
+
+
+# --- versions, bench -------------------------------------------------------------------------------------------------------------
+
+
+def test_versions_are_published_listed_and_waited_for(daemon):
+    published = daemon.json("versions", "publish", 3, "--run", "r", "--label", "three", "--uri", "file:///w/3")
+    assert set(published) == {"run_id", "epoch", "version", "step", "label", "uri", "published_at_unix_ns"}
+    assert (published["version"], published["step"]) == (3, 3)
+    daemon.ctl("versions", "publish", 5, "--run", "r", "--step", 50)
+    assert daemon.ctl("versions", "publish", 4, "--run", "r", check=False).returncode == FAILED
+    assert [version["version"] for version in daemon.json_lines("versions", "list", "r")] == [3, 5]
+    assert "three" in daemon.ctl("versions", "list", "r").stdout
+    assert daemon.json("versions", "wait", "--run", "r", "--after", 3)["step"] == 50
+    done = daemon.ctl("versions", "wait", "--run", "r", "--after", 5, "--timeout", 0, "--json", check=False)
+    assert (done.returncode, error_of(done)["code"], error_of(done)["reason"]) == (FAILED, "timed_out", "version")
+
+
+def test_bench_measures_both_phases_and_leaves_nothing(daemon):
+    arguments = ["--clients", 2, "--payload-bytes", "4KiB", "--batch", 8, "--capacity-bytes", "4MiB"]
+    phases = daemon.json_lines("bench", "--seconds", "300ms", *arguments)
+    assert [phase["phase"] for phase in phases] == ["insert", "sample"]
+    for phase in phases:
+        assert phase["requests"] > 0 and phase["trajectories"] == 8 * phase["requests"] and phase["mib_per_second"] > 0
+        assert 0 < phase["p50_ms"] <= phase["p99_ms"] <= phase["max_ms"]
+    assert "REQUESTS/S" in daemon.ctl("bench", "--seconds", "200ms", "--phase", "sample", *arguments).stdout
+    process = subprocess.Popen([binary("replayctl"), "bench", "--seconds", "60", "--capacity-bytes", "4MiB", "--server", daemon.address],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    assert "buffer bench-" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == INTERRUPTED
+    assert not [row for row in daemon.json_lines("buffer", "list") if row["name"].startswith("bench-")]
