@@ -64,6 +64,8 @@ LIBRARIES = {
             "server/codec.cc",
             "client/codec.h",
             "client/codec.cc",
+            "client/reply_decoder.cc",
+            "server/reply_encoder.cc",
             "client/connection.h",
             "client/connection.cc",
             "client/trajectory.cc",
@@ -157,9 +159,20 @@ MIRRORED = ("schema", "storage", "server", "client")
 TESTED_ELSEWHERE = {
     "server/server.cc": ("tests/end_to_end/", "puts the parts together, listens and shuts down: only a process shows that"),
     "server/session.cc": ("tests/end_to_end/", "one conversation on a socket; told by what a real peer gets back"),
+    "server/session_insert.cc": ("tests/end_to_end/", "a part of session.h"),
+    "server/session_verbs.cc": ("tests/end_to_end/", "a part of session.h"),
     "server/http.cc": ("tests/end_to_end/", "answers over HTTP; asked with a real HTTP client"),
-    "server/log.cc": ("tests/end_to_end/", "sets up the sinks of a process"),
-    "client/connection.cc": ("tests/end_to_end/", "connects, loses and regains a real daemon"),
+    "server/replay_service.cc": ("tests/end_to_end/", "waits for peers, deadlines and other threads of a running daemon"),
+    "server/replay_control.cc": ("tests/end_to_end/", "a part of replay_service.h"),
+    "server/reply_encoder.cc": ("tests/server/codec_test", "a part of codec.h"),
+    "server/buffer_sample.cc": ("tests/server/buffer_test", "a part of buffer.h"),
+    "server/buffer_stats.cc": ("tests/server/buffer_test", "a part of buffer.h"),
+    "server/cohorts.cc": ("tests/server/buffer_sim_test", "seen through staleness and withheld counts, against the model"),
+    "server/verdict.cc": ("tests/server/metrics_test", "names of enumerators, seen where they are shown"),
+    "client/reply_decoder.cc": ("tests/client/codec_test", "a part of codec.h"),
+    "client/calls.cc": ("tests/client/client_test", "the calls of a Client, made through it"),
+    "client/writer_core.cc": ("tests/client/writer_test", "the background half of a Writer"),
+    "client/sampler_core.cc": ("tests/client/sampler_test", "the background half of a Sampler"),
 }
 
 # --- Words -----------------------------------------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ done
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null # Nothing may ask a question, and nothing behaves differently with a terminal.
 export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1
+# One cache for every clone on a machine: paths below this tree count as relative.
+export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 
 # --- Stages ----------------------------------------------------------------------------------------------------------------
 # A stage is a plain sequence of commands between Begin and End: as the condition of an `if` or left of `||`, a function would
