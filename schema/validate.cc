@@ -175,6 +175,10 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
            to_string(facts->group_size));
   }
 
+  if (group.empty() && (facts->group_size != 0 || facts->index_in_group != 0)) [[unlikely]]
+    Fail("group_size is " + to_string(facts->group_size) + " and index_in_group " + to_string(facts->index_in_group) +
+         " without a group_id: only members of a group have them");
+
   facts->run = HashId(CheckedText("run_id", trajectory.getRunId()));
   facts->epoch = trajectory.getEpoch();
   facts->reward = trajectory.getReward();
@@ -199,8 +203,10 @@ bool RangesAreOrdered(const FlatStruct::Structs& segments, uint32_t token_count)
 
 bool TokensAreValid(std::span<const int32_t> ids, std::span<const uint8_t> mask) {
   int32_t signs = 0;
+#pragma GCC unroll 4
   for (int32_t id : ids) signs |= id;
   uint8_t bits = 0;
+#pragma GCC unroll 4
   for (uint8_t entry : mask) bits |= entry;
   return signs >= 0 && bits <= 1;
 }
@@ -236,7 +242,8 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
                              prompt_length <= token_count && opaque.size() <= kMaxOpaqueBytes;
   const bool ids_fit = !id.empty() && id.size() <= kMaxIdBytes && run.size() <= kMaxIdBytes && group.size() <= kMaxIdBytes &&
                        rollout.size() <= kMaxIdBytes && source.size() <= kMaxIdBytes;
-  const bool group_agrees = group.empty() || (group_size - 1u < kMaxGroupSize && index_in_group < group_size);
+  const bool group_agrees =
+      group.empty() ? group_size == 0 && index_in_group == 0 : group_size - 1u < kMaxGroupSize && index_in_group < group_size;
   const bool values_fit = std::isfinite(reward) && temperature >= 0 && std::isfinite(temperature) &&
                           part_index < std::max(1u, part_count) && correct <= 2 && status <= 6 &&
                           (advantage_kind != 1 || std::isfinite(advantage)) && advantage_kind <= 2;

@@ -32,10 +32,10 @@ int64_t UnixNanoseconds() {
 
 }  // namespace
 
-ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads)
+ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget)
     : config_(config),
       threads_(threads),
-      budget_(static_cast<int64_t>(config.memory_limit_bytes)),
+      budget_(budget),
       generation_(RandomGeneration()),
       started_(std::chrono::steady_clock::now()) {}
 

@@ -100,7 +100,8 @@ struct SampleCall {
 
 class ReplayService {
  public:
-  ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads);
+  // `budget` outlives the threads: frames that are freed with them give their bytes back.
+  ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget);
 
   // Declares the configuration's buffers; before the threads run. "" or the error.
   std::string DeclareBuffers();
@@ -149,7 +150,7 @@ class ReplayService {
   uint64_t generation() const { return generation_; }
   const ServerConfig& config() const { return config_; }
 
-  std::atomic<uint64_t> connections{0};
+  std::atomic<uint64_t> connections{0};  // from accept to the end of the session
   std::atomic<uint64_t> accepted_connections{0};
 
  private:
@@ -183,7 +184,7 @@ class ReplayService {
 
   const ServerConfig config_;
   std::vector<std::unique_ptr<IoThread>>& threads_;
-  MemoryBudget budget_;
+  MemoryBudget& budget_;
   const uint64_t generation_;
   const SteadyTime started_;
   // Of the control thread.

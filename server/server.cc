@@ -55,7 +55,11 @@ std::string PeerName(const Address& local, Socket& socket) {
 }  // namespace
 
 Server::Server(const ServerConfig& config)
-    : config_(config), threads_(MakeThreads(config.io_threads)), service_(config_, threads_), http_(*threads_[0], service_) {
+    : config_(config),
+      budget_(static_cast<int64_t>(config.memory_limit_bytes)),
+      threads_(MakeThreads(config.io_threads)),
+      service_(config_, threads_, budget_),
+      http_(*threads_[0], service_) {
   for (auto& thread : threads_) sweep_timers_.push_back(std::make_unique<Timer>(thread->executor()));
 }
 
@@ -141,7 +145,9 @@ Awaitable<void> Server::Accept(Listener& listener) {
       continue;
     }
     service_.accepted_connections.fetch_add(1, std::memory_order_relaxed);
-    if (service_.connections.load(std::memory_order_relaxed) >= config_.max_connections) {
+    // Counted here, not by the session, which may start later: a burst must not pass the limit.
+    if (service_.connections.fetch_add(1, std::memory_order_relaxed) >= config_.max_connections) {
+      service_.connections.fetch_sub(1, std::memory_order_relaxed);
       Log(LogLevel::kWarning, "connection refused", {{"reason", "server.max_connections"}});
       continue;  // Closes it.
     }

@@ -48,6 +48,7 @@ class Server {
   Awaitable<void> Shutdown();
 
   const ServerConfig config_;
+  MemoryBudget budget_;
   std::vector<std::unique_ptr<IoThread>> threads_;
   ReplayService service_;
   HttpServer http_;

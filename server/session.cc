@@ -22,7 +22,6 @@ Session::Session(IoThread& thread, ReplayService& service, Socket socket, std::s
       input_(thread.input_blocks),
       connected_at_(steady_clock::now()) {
   place_ = thread_.sessions.insert(thread_.sessions.end(), this);
-  service_.connections.fetch_add(1, std::memory_order_relaxed);
 }
 
 Session::~Session() {

@@ -33,6 +33,7 @@ struct ProtocolError : std::runtime_error {
 
 class Session {
  public:
+  // The connection has been counted in service.connections; the session takes it off at its end.
   Session(IoThread& thread, ReplayService& service, Socket socket, std::string peer);
   ~Session();
   Session(const Session&) = delete;

@@ -225,7 +225,7 @@ if [[ $scope == full ]]; then
     seeds=()
     if [[ -d "tests/fuzz/$name" ]]; then seeds=("tests/fuzz/$name"); fi # kept inputs; new ones go to the first folder
     echo "$name:"
-    "${fixed_addresses[@]}" "$target" -max_total_time=60 -timeout=10 -rss_limit_mb=2048 \
+    "${fixed_addresses[@]}" "$target" -max_total_time=60 -timeout=10 -rss_limit_mb=2048 -detect_leaks=0 \
       -artifact_prefix="build/fuzz/$name-" "build/fuzz/corpus/$name" "${seeds[@]}"
   done
   End

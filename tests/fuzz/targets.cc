@@ -336,11 +336,13 @@ void RunSession(std::span<const uint8_t> input) {
           "the input did not fit");
   shutdown(ends[1], SHUT_WR);
   {
+    MemoryBudget budget(static_cast<int64_t>(config.memory_limit_bytes));
     std::vector<std::unique_ptr<server::IoThread>> threads;
     threads.push_back(std::make_unique<server::IoThread>(0));
-    server::ReplayService service(config, threads);
+    server::ReplayService service(config, threads, budget);
     Require(service.DeclareBuffers().empty(), "the buffers were refused");
     asio::io_context& context = threads[0]->context;
+    service.connections = 1;
     auto session = std::make_unique<server::Session>(
         *threads[0], service, Socket(context.get_executor(), asio::generic::stream_protocol(AF_UNIX, 0), ends[0]), "fuzz");
     asio::co_spawn(context, server::Session::Run(std::move(session)), asio::detached);
@@ -362,7 +364,6 @@ void RunSession(std::span<const uint8_t> input) {
     }
     Require(threads[0]->version_waiters.empty() && threads[0]->memory_waiters.empty(), "a waiter was left behind");
     Require(service.budget().used_bytes() == live_bytes, "memory was left behind");
-    threads.clear();  // The frames in it give their bytes back to the service's budget.
   }
   close(ends[1]);
 }

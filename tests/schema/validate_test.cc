@@ -173,6 +173,8 @@ TEST(ValidateTrajectory, Groups) {
   EXPECT_EQ("group_size is 0: a group has 1 to 4096 members", grouped(0, 0));
   EXPECT_EQ("group_size is 4097: a group has 1 to 4096 members", grouped(4097, 0));
   EXPECT_EQ("index_in_group is 4: it must be below group_size, 4", grouped(4, 4));
+  EXPECT_EQ("group_size is 8 and index_in_group 2 without a group_id: only members of a group have them",
+            After([](Trajectory t) { t.setGroupSize(8), t.setIndexInGroup(2); }));
 }
 
 TEST(ValidateTrajectory, Segments) {
