@@ -18,7 +18,10 @@
 //
 // Nothing here throws and nothing waits for ever: each call takes a timeout (0: now) and returns a value or an Error that
 // explains itself. A Client may be used from several threads; a Writer and a Sampler belong to one thread each. All network
-// work happens on one background thread of the Client. A lost connection is made again with capped, jittered back-off.
+// work happens on one background thread of the Client. Writer and Sampler make a lost connection again with capped, jittered
+// back-off, and may outlive their Client. A call of the Client itself fails at once if there is no server; calls at one time
+// use a connection each, so that one which waits holds up no other. A callback runs on the background thread: it must not block
+// or throw, and a blocking call within it is refused.
 
 #include <chrono>
 #include <cstdint>
@@ -237,8 +240,10 @@ struct WriterOptions {
   uint32_t batch_trajectories = 64;     // A request is sent when it holds this many …
   uint64_t batch_bytes = 1 << 20;       // … or this many bytes …
   milliseconds linger{2};               // … or after this time.
-  milliseconds insert_timeout{60'000};  // How long the server may hold an insert back (pacing, memory).
-  milliseconds give_up_after{300'000};  // Without a connection; then inserts end as kOutcomeUnknown.
+  milliseconds insert_timeout{60'000};  // How long the server may hold an insert back (pacing, memory) before it says why;
+                                        // the Writer then offers it again.
+  milliseconds give_up_after{300'000};  // Without a server that takes inserts; then those sent before end as kOutcomeUnknown,
+                                        // those never sent as kUnavailable.
   milliseconds back_off_first{50};
   milliseconds back_off_most{5'000};
 };
@@ -265,9 +270,11 @@ class Client {
   Result<Done> AlterBuffer(const std::string& name, const BufferOptions& options);  // changes the options that are set
   Result<Done> DropBuffer(const std::string& name);
 
-  // All or nothing; groups must be whole. The server may hold it back (pacing, memory) up to `timeout`.
+  // All or nothing; groups must be whole. The server may hold it back (pacing, memory) up to `timeout`. If the connection
+  // breaks before the reply, Insert and Sample end as kOutcomeUnknown (a Writer sends again, and stores once).
   Result<InsertReceipt> Insert(const std::string& buffer, std::span<const Trajectory> trajectories, milliseconds timeout);
   Result<Batch> Sample(const std::string& buffer, const SampleOptions& options, milliseconds timeout);
+  // Those that are there, at most 512 ids a call; Delete likewise.
   Result<std::vector<StoredTrajectory>> Get(const std::string& buffer, std::span<const std::string> ids);
   // Oldest first, the items inserted after insertion number `after`.
   Result<std::vector<StoredTrajectory>> Scan(const std::string& buffer, uint64_t after, uint32_t limit);
@@ -282,7 +289,7 @@ class Client {
   Result<ServerStats> Stats(const std::string& buffer = "");  // of all buffers when empty
   Result<std::vector<WaiterInfo>> Waiters(const std::string& buffer = "");
 
-  // The same without blocking: `done` runs on the background thread and must not block it.
+  // The same without blocking: `done` is called once, on the background thread; on this one if the arguments are refused.
   void InsertAsync(const std::string& buffer, std::span<const Trajectory> trajectories, milliseconds timeout,
                    std::function<void(Result<InsertReceipt>)> done);
   void SampleAsync(const std::string& buffer, const SampleOptions& options, milliseconds timeout,
@@ -298,7 +305,9 @@ class Client {
 };
 
 // Inserts with many requests under way on a connection of its own. Each request carries (writer id, sequence), so that one
-// which is sent again after a broken connection is stored once.
+// which is sent again after a broken connection is stored once. Several calls may share a request; if it is refused, each is
+// offered on its own, so that only what deserves it fails. If the server comes back empty, what it had acknowledged is reported
+// once as kContentLost, by OnResult and Flush; what was under way is sent to the new one.
 class Writer {
  public:
   // Flushes for at most a second; what is then unacknowledged is dropped. Call Flush to know.
@@ -325,7 +334,8 @@ class Writer {
   std::shared_ptr<Impl> impl_;
 };
 
-// Draws ahead on a connection of its own, one request under way at a time.
+// Draws ahead on a connection of its own, one request under way at a time: after Next(s), batches for s+1 … s+prefetch. A batch
+// says in `step` which step it was drawn for, and its staleness is relative to that; it is never used for an earlier one.
 class Sampler {
  public:
   ~Sampler();
