@@ -141,7 +141,7 @@ TEST(Client, FindsAnIdleConnectionDeadBeforeItSends) {
 
 TEST(Client, GivesUpOnASilentServer) {
   FakeServer server([](FakeServer::Request&) {});
-  Client client({.address = server.address(), .call_timeout = 40ms});
+  Client client({.address = server.address(), .call_timeout = 300ms});
   EXPECT_EQ(client.Ping().error().ToString(), "timed_out: " + server.address() + " did not answer in time");
   EXPECT_EQ(client.DropBuffer("b").error().code, ErrorCode::kOutcomeUnknown);
   EXPECT_EQ(client.Sample("b", {}, 0ms).error().code, ErrorCode::kOutcomeUnknown);

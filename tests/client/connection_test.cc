@@ -169,7 +169,7 @@ TEST(Connection, ResolvesNames) {
 TEST(Connection, ChecksHello) {
   FakeServer silent([](FakeServer::Request&) {});
   silent.SetHello([](FakeServer::Request&) {});
-  const Outcome unheard = Converse(ClientOptions{.address = silent.address(), .connect_timeout = milliseconds(30)});
+  const Outcome unheard = Converse(ClientOptions{.address = silent.address(), .connect_timeout = milliseconds(300)});
   EXPECT_EQ(unheard.opened->ToString(), "unavailable: " + silent.address() + " accepted the connection but did not say hello");
 
   FakeServer newer([](FakeServer::Request&) {});

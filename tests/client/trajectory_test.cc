@@ -155,7 +155,7 @@ TEST(Trajectory, IsSizedExactly) {
     t.trajectory_id = std::string(1 + upto(127), 'i');
     t.run_id = std::string(upto(20), 'r');
     t.group_id = std::string(upto(1) * upto(20), 'g');
-    t.group_size = 1;
+    t.group_size = t.group_id.empty() ? 0 : 1;
     t.rollout_id = std::string(upto(9), 'o');
     t.source = std::string(upto(17), 's');
     const size_t length = 1 + upto(40);
