@@ -12,7 +12,8 @@
 namespace replay {
 namespace {
 
-const Error kClosing = {ErrorCode::kUnavailable, "the client is closing"};
+// Made anew each time: a client that its own callback destroyed may close connections while the process ends.
+Error Closing() { return {ErrorCode::kUnavailable, "the client is closing"}; }
 
 }  // namespace
 
@@ -26,11 +27,11 @@ void Calls::Stop() {
 void Calls::StopOnThread() {
   stopping_ = true;
   for (Pool* pool : {&short_calls_, &waiting_calls_}) {
-    for (const auto& connection : pool->idle) connection->Close(kClosing);
+    for (const auto& connection : pool->idle) connection->Close(Closing());
     pool->idle.clear();
     for (Signal* waiting : pool->queue) waiting->Notify();
   }
-  for (const auto& connection : busy_) connection->Close(kClosing);
+  for (const auto& connection : busy_) connection->Close(Closing());
   EndIfIdle();
 }
 
@@ -56,9 +57,9 @@ Awaitable<Result<CallResult>> Calls::Perform(Call& call) {
   Pool& pool = call.may_wait ? waiting_calls_ : short_calls_;
   CallResult result;
   for (bool first = true;; first = false) {
-    if (stopping_) co_return kClosing;
+    if (stopping_) co_return Closing();
     std::shared_ptr<Connection> connection = co_await Lease(pool, call.deadline);
-    if (stopping_) co_return kClosing;
+    if (stopping_) co_return Closing();
     if (!connection)
       co_return Error{ErrorCode::kUnavailable, "all " + std::to_string(pool.most) + " connections of this client are in use"};
     busy_.insert(connection);
@@ -106,7 +107,7 @@ Awaitable<std::shared_ptr<Connection>> Calls::Lease(Pool& pool, Clock::time_poin
       std::shared_ptr<Connection> connection = std::move(pool.idle.back());
       pool.idle.pop_back();
       if (connection->LooksAlive()) co_return connection;
-      connection->Close(kClosing);
+      connection->Close(Closing());
       --pool.open;
     }
     if (pool.open < pool.most) break;
@@ -129,7 +130,7 @@ void Calls::GiveBack(Pool& pool, std::shared_ptr<Connection> connection) {
   if (connection->is_open() && !stopping_ && pool.idle.size() < kMostIdle + pool.called + pool.queue.size()) {
     pool.idle.push_back(std::move(connection));
   } else {
-    connection->Close(kClosing);
+    connection->Close(Closing());
     --pool.open;
   }
   CallNext(pool);
