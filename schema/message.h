@@ -73,6 +73,9 @@ class Frame {
   std::span<const uint8_t> bytes() const { return {data(), size()}; }
   uint8_t* mutable_data() { return reinterpret_cast<uint8_t*>(block_ + 1); }  // Only while there is one owner.
 
+  // Fetches the header, with the size and the owners, for whoever takes or ends a reference soon.
+  void Prefetch() const { __builtin_prefetch(block_, 1); }
+
   // What one frame of `size` bytes costs in memory beyond its bytes: our header and the allocator's.
   static constexpr uint64_t kOverheadBytes = 16 + 16;
 

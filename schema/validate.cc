@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -201,14 +202,43 @@ bool RangesAreOrdered(const FlatStruct::Structs& segments, uint32_t token_count)
   return segments.count <= kMaxSegments;
 }
 
+// The bits set in any entry, as if all entries lay side by side over one word. By vectors, the last of which may overlap the
+// one before.
+template <typename T>
+[[gnu::always_inline]] inline uint64_t UnionOfBits(std::span<const T> entries) {
+  using Block [[gnu::vector_size(32), gnu::aligned(1), gnu::may_alias]] = uint64_t;
+  T few[sizeof(Block) / sizeof(T)];
+  const T* begin = few;
+  const T* last = few;
+  if (entries.size() >= std::size(few)) {
+    begin = entries.data();
+    last = begin + (entries.size() - std::size(few));
+  } else {
+    std::fill(std::copy(entries.begin(), entries.end(), few), std::end(few), T{0});
+  }
+  Block bits = *reinterpret_cast<const Block*>(last);
+#pragma GCC unroll 4
+  for (; begin < last; begin += std::size(few)) bits |= *reinterpret_cast<const Block*>(begin);
+  return bits[0] | bits[1] | bits[2] | bits[3];
+}
+
+// No id has its sign bit set, and no mask entry any but its lowest.
+[[gnu::always_inline]] inline bool ScanTokens(std::span<const int32_t> ids, std::span<const uint8_t> mask) {
+  return (UnionOfBits(ids) & 0x8000'0000'8000'0000) == 0 && (UnionOfBits(mask) & ~uint64_t{0x0101'0101'0101'0101}) == 0;
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] bool ScanTokensAvx2(std::span<const int32_t> ids, std::span<const uint8_t> mask) {
+  return ScanTokens(ids, mask);
+}
+const bool has_avx2 = __builtin_cpu_supports("avx2");
+#endif
+
 bool TokensAreValid(std::span<const int32_t> ids, std::span<const uint8_t> mask) {
-  int32_t signs = 0;
-#pragma GCC unroll 4
-  for (int32_t id : ids) signs |= id;
-  uint8_t bits = 0;
-#pragma GCC unroll 4
-  for (uint8_t entry : mask) bits |= entry;
-  return signs >= 0 && bits <= 1;
+#if defined(__x86_64__)
+  if (has_avx2) return ScanTokensAvx2(ids, mask);
+#endif
+  return ScanTokens(ids, mask);
 }
 
 bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {

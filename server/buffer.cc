@@ -72,6 +72,8 @@ void Buffer::State::Retain() {
                         .oldest_fresh_correct = oldest_fresh != kNoSlot && items[oldest_fresh].outcome() == Outcome::kCorrect});
     switch (step) {
       case Retention::Step::kDone:
+        // Most likely the next to go: by then its block, cold since its insert, is at hand.
+        if (oldest_fresh != kNoSlot) store.Find(oldest_fresh).Prefetch();
         return;
       case Retention::Step::kMakeFresh:
         items.MakeFresh();
@@ -107,7 +109,8 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
   std::string too_large = retention.WhyTooLarge(count, BytesOf(frame_bytes, count));
   if (!too_large.empty()) return too_large;
   *code = ErrorCode::kAlreadyExists;
-  for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
+  if (count > 1)
+    for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t slot = items.Find(request.facts[i].id);
     if (slot != kNoSlot)

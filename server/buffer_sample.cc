@@ -81,7 +81,7 @@ uint64_t Buffer::State::PlaceFrames() {
       store.Prefetch(picks[i]);
     }
     // The header of a block, with its size and its owners, stands right before its bytes.
-    for (size_t i = begin; i < end; ++i) __builtin_prefetch(store.Find(picks[i]).data() - 16, 1);
+    for (size_t i = begin; i < end; ++i) store.Find(picks[i]).Prefetch();
     for (size_t i = begin; i < end; ++i) {
       const uint32_t slot = picks[i];
       Item& item = items[slot];

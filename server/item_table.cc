@@ -32,8 +32,10 @@ uint32_t ItemTable::Add(const TrajectoryFacts& facts, Outcome outcome) {
 void ItemTable::Remove(uint32_t slot) {
   Item& item = items_[slot];
   index_.Erase(SlotIndex::Hash(item.id), slot);
-  for (PageEnd& end : page_ends_)
-    if (end.slot == slot) end.slot = item.older;
+  if (next_page_end_ > 0) {
+    for (PageEnd& end : page_ends_)
+      if (end.slot == slot) end.slot = item.older;
+  }
   if (oldest_fresh_ == slot) oldest_fresh_ = item.newer;
   (item.older == kNoSlot ? oldest_ : items_[item.older].newer) = item.newer;
   (item.newer == kNoSlot ? newest_ : items_[item.newer].older) = item.older;
@@ -74,8 +76,7 @@ uint32_t ItemTable::FirstAfter(uint64_t number) const {
 }
 
 void ItemTable::RememberPage(uint64_t last_number, uint32_t last_slot) {
-  page_ends_[next_page_end_] = {last_number, last_slot};
-  next_page_end_ = (next_page_end_ + 1) % page_ends_.size();
+  page_ends_[next_page_end_++ % page_ends_.size()] = {last_number, last_slot};
 }
 
 void ItemTable::CheckInvariants() const {

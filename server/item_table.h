@@ -109,7 +109,7 @@ class ItemTable {
   uint64_t fresh_ = 0;
   uint64_t next_number_ = 1;
   std::array<PageEnd, 8> page_ends_;
-  uint32_t next_page_end_ = 0;
+  uint64_t next_page_end_ = 0;  // modulo the size; 0: none has been remembered
 };
 
 }  // namespace replay::server

@@ -45,6 +45,7 @@ struct Receipts::Tables {
   uint64_t entry_capacity = 0;  // of all writers
 
   uint32_t Find(const Key128& key) const {
+    if (most_recent != kNoSlot && writers[most_recent].key == key) return most_recent;  // As in each Record after its Look.
     return index.Find(SlotIndex::Hash(key), [&](uint32_t slot) { return writers[slot].key == key; });
   }
 
@@ -143,9 +144,13 @@ void Receipts::Record(Key128 key, uint64_t sequence, const Receipt& receipt) {
   std::vector<Entry>& entries = writer.entries;
   const Entry entry{sequence, receipt.first_item, receipt.count};
   tables.entry_capacity -= entries.capacity();
-  auto at = entries.end();
-  while (at != entries.begin() + static_cast<std::ptrdiff_t>(writer.begin) && std::prev(at)->sequence > sequence) --at;
-  entries.insert(at, entry);
+  if (writer.begin == entries.size() || entries.back().sequence < sequence) [[likely]] {
+    entries.push_back(entry);
+  } else {
+    auto at = entries.end();
+    while (at != entries.begin() + static_cast<std::ptrdiff_t>(writer.begin) && std::prev(at)->sequence > sequence) --at;
+    entries.insert(at, entry);
+  }
   tables.entry_capacity += entries.capacity();
   ++tables.receipts;
   while (tables.receipts > tables.max_receipts) tables.Forget(tables.least_recent);

@@ -153,7 +153,7 @@ bool ReplayService::InsertNow(BufferHost& host, InsertCall& call) {
   call.verdict = host.buffer->Insert(call.request, &call.result);
   if (call.verdict.waits()) return false;
   if (call.verdict.done()) {
-    host.last_insert = steady_clock::now();
+    host.last_insert = call.received_at;
     if (!host.sample_waiters.empty()) Pump(host);
   }
   return true;

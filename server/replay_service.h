@@ -88,6 +88,7 @@ struct BufferHost {
 
 struct InsertCall {
   InsertRequest request;
+  SteadyTime received_at;
   InsertResult result;
   Verdict verdict;
 };

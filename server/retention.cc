@@ -19,15 +19,15 @@ Retention::Step Retention::Next(const Contents& contents) const {
 }
 
 std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const {
+  if (trajectories <= fresh_capacity_ && bytes <= capacity_bytes_) [[likely]]
+    return "";
   using std::to_string;
   if (trajectories > fresh_capacity_)
     return to_string(trajectories) + " trajectories in one request, but the buffer keeps " + to_string(fresh_capacity_) +
            " fresh ones (capacity_items " + to_string(fresh_capacity_ + positive_capacity_) + ", " +
            to_string(positive_capacity_) + " of them for older correct ones)";
-  if (bytes > capacity_bytes_)
-    return to_string(bytes) + " bytes in one request, but the buffer keeps " + to_string(capacity_bytes_) +
-           " (capacity_bytes; each frame counts " + to_string(Frame::kOverheadBytes) + " bytes more than its size)";
-  return "";
+  return to_string(bytes) + " bytes in one request, but the buffer keeps " + to_string(capacity_bytes_) +
+         " (capacity_bytes; each frame counts " + to_string(Frame::kOverheadBytes) + " bytes more than its size)";
 }
 
 Outcome Retention::Decide(Outcome said, float reward) const {

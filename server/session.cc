@@ -4,6 +4,8 @@
 
 #include <boost/asio/post.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "server/log.h"
@@ -80,7 +82,9 @@ Awaitable<void> Session::Converse() {
   for (;;) {
     const uint8_t* control = NextMessage();
     if (control == nullptr) {
-      if (!co_await Fill()) co_return;
+      const Received received = FillNow();
+      if (received == Received::kClosed) co_return;
+      if (received == Received::kNothing && !co_await WaitForInput()) co_return;
       continue;
     }
     const Rest rest = Handle(control);
@@ -114,14 +118,23 @@ const uint8_t* Session::NextMessage() {
   return bytes.data() + sizeof(Preamble);
 }
 
-Awaitable<bool> Session::Fill() {
-  if (!co_await Flush()) co_return false;
+Received Session::FillNow() {
+  if (!SendNow()) return Received::kNothing;
   if (input_.available().empty()) output_.Release();
   boost::system::error_code error;
-  if (!co_await input_.Fill(socket_, error)) co_return false;
-  CountReceived();
-  last_fill_ = steady_clock::now();
-  co_return true;
+  const Received received = input_.FillNow(socket_.native_handle(), error);
+  if (received == Received::kSome) {
+    CountReceived();
+    last_fill_ = steady_clock::now();
+  }
+  return received;
+}
+
+// Whoever waits for a peer owes it nothing: the rest of its request may depend on the reply to the one before.
+Awaitable<bool> Session::WaitForInput() {
+  if (!co_await Flush()) co_return false;
+  boost::system::error_code error;
+  co_return co_await input_.Wait(socket_, error);
 }
 
 void Session::CountReceived() {
@@ -129,11 +142,21 @@ void Session::CountReceived() {
   thread_.received_bytes += received_bytes_ - before;
 }
 
+bool Session::SendNow() {
+  const uint64_t before = output_.pending_bytes();
+  boost::system::error_code error;  // Flush meets it again.
+  const bool sent_all = output_.SendNow(socket_.native_handle(), error);
+  thread_.sent_bytes += before - output_.pending_bytes();
+  return sent_all;
+}
+
 Awaitable<bool> Session::Flush() {
-  if (output_.empty()) co_return true;
+  if (SendNow()) co_return true;
+  const uint64_t before = output_.pending_bytes();
   boost::system::error_code error;
-  thread_.sent_bytes += output_.pending_bytes();
-  co_return co_await output_.Flush(socket_, error, &blocked_on_write_since_);
+  const bool sent_all = co_await output_.Flush(socket_, error, &blocked_on_write_since_);
+  thread_.sent_bytes += before - output_.pending_bytes();
+  co_return sent_all;
 }
 
 Awaitable<void> Session::EndTurn() {
@@ -164,9 +187,8 @@ Session::Rest Session::Handle(const uint8_t* control) {
     case Verb::kInsert:
       return StartInsert();
     case Verb::kSample:
-      host_ = service_.Find(thread_, request_.buffer);
+      FindHost(/*produces=*/false);
       if (!host_) return Rest::kOther;
-      CountUse(host_, false);
       sample_.request = request_.sample;
       sample_.result.Clear();
       if (&host_->home != &thread_ || !service_.SampleNow(*host_, sample_)) return Rest::kSample;
@@ -208,6 +230,9 @@ Awaitable<void> Session::Finish(Rest rest) {
       break;
     case Rest::kInsert:
       co_await FinishInsert(/*payload_taken=*/true);
+      break;
+    case Rest::kRejected:
+      co_await CountRejected();
       break;
     case Rest::kSample: {
       co_await PrepareToWait();
@@ -257,15 +282,20 @@ Awaitable<void> Session::PrepareToWait() {
   input_.GiveBack();
 }
 
-void Session::CountUse(const std::shared_ptr<BufferHost>& host, bool produces) {
-  for (Use& use : uses_) {
-    if (use.host != host) continue;
-    bool& counted = produces ? use.produces : use.consumes;
-    if (!std::exchange(counted, true)) (produces ? host->producers : host->consumers).fetch_add(1, std::memory_order_relaxed);
-    return;
+void Session::FindHost(bool produces) {
+  const auto names_it = [this](const Use& use) { return use.host->name == request_.buffer; };
+  if (directory_ != thread_.directory || last_use_ >= uses_.size() || !names_it(uses_[last_use_])) {
+    directory_ = thread_.directory;
+    host_ = service_.Find(thread_, request_.buffer);
+    const auto at = std::find_if(uses_.begin(), uses_.end(), [this](const Use& use) { return use.host == host_; });
+    last_use_ = host_ ? static_cast<size_t>(at - uses_.begin()) : SIZE_MAX;
+    if (!host_) return;
+    if (at == uses_.end()) uses_.push_back({host_});
   }
-  (produces ? host->producers : host->consumers).fetch_add(1, std::memory_order_relaxed);
-  uses_.push_back({host, produces, !produces});
+  Use& use = uses_[last_use_];
+  host_ = use.host;
+  if (!std::exchange(produces ? use.produces : use.consumes, true))
+    (produces ? host_->producers : host_->consumers).fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace replay::server

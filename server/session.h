@@ -10,6 +10,7 @@
 #include <chrono>
 #include <list>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -50,12 +51,15 @@ class Session {
 
  private:
   // What the synchronous part of a request leaves to be done.
-  enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kSample, kOther };
+  enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kRejected, kSample, kOther };
 
   Awaitable<void> Converse();
   // The control words of the next message, in place in the input buffer; null if it is not all there.
   const uint8_t* NextMessage();
-  Awaitable<bool> Fill();
+  // Sends and receives what goes without waiting; kNothing: WaitForInput is next.
+  Received FillNow();
+  bool SendNow();
+  Awaitable<bool> WaitForInput();
   Awaitable<bool> Flush();
   Awaitable<void> EndTurn();
 
@@ -65,27 +69,29 @@ class Session {
   void HandleHello();
 
   Rest StartInsert();
-  Rest FinishInsertNow();
+  Rest TakePayloadNow();
   std::string CheckFrameSizes() const;
   void AllocateFrames();
   Awaitable<bool> ReadPayload();
   Awaitable<void> DiscardPayload();
-  // False: a reply that says what is wrong has been made.
+  // Fills insert_.request but for the frames. False: a reply that says what is wrong has been made.
   bool ValidatePayload();
   Awaitable<void> FinishInsert(bool payload_taken);
+  Awaitable<void> CountRejected();
   void ReplyToInsert();
 
   void ReplyToSample();
   Awaitable<void> FinishOther();
   Awaitable<void> FinishWithBuffer(std::shared_ptr<BufferHost> host);
 
+  // host_ becomes the buffer that the request names, or null; it is counted once as producer or consumer of it.
+  void FindHost(bool produces);
   void Reply(const Verdict& verdict);
   void Fail(ErrorCode code, WaitReason reason, std::string_view message);
   Caller AsCaller();
   void CountReceived();
   // Before a wait that is not for the socket: sends what is pending, gives memory back.
   Awaitable<void> PrepareToWait();
-  void CountUse(const std::shared_ptr<BufferHost>& host, bool produces);
 
   IoThread& thread_;
   ReplayService& service_;
@@ -102,6 +108,7 @@ class Session {
   std::shared_ptr<BufferHost> host_;
   std::chrono::steady_clock::time_point last_fill_;
   std::chrono::steady_clock::time_point received_at_;  // its first byte
+  std::vector<std::span<const uint8_t>> payload_;      // each frame's bytes: in the input buffer, or in frames_
   std::vector<Frame> frames_;
   std::vector<TrajectoryFacts> facts_;
   GroupScratch group_scratch_;
@@ -120,6 +127,9 @@ class Session {
     bool consumes = false;
   };
   std::vector<Use> uses_;
+  // Most connections use one buffer: its entry serves again while the request names it and the directory is the same.
+  size_t last_use_ = SIZE_MAX;
+  std::shared_ptr<const Directory> directory_;
 
   // For IsStuck.
   const std::chrono::steady_clock::time_point connected_at_;

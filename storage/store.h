@@ -7,6 +7,7 @@
 // Belongs to the thread of its buffer.
 
 #include <cstdint>
+#include <utility>
 
 #include "schema/message.h"
 #include "storage/segmented_array.h"
@@ -20,10 +21,17 @@ class Store {
  public:
   // What Put of this store has reached when it returns.
   AcknowledgementLevel level() const { return AcknowledgementLevel::kMemory; }
-  void Put(uint32_t slot, Frame frame);
+  void Put(uint32_t slot, Frame frame) {
+    frames_.Reserve(uint64_t{slot} + 1);
+    frame_bytes_ += frame.size() - frames_[slot].size();
+    frames_[slot] = std::move(frame);
+  }
   const Frame& Find(uint32_t slot) const { return frames_[slot]; }
   void Prefetch(uint32_t slot) const { __builtin_prefetch(&frames_[slot]); }
-  void Remove(uint32_t slot);
+  void Remove(uint32_t slot) {
+    frame_bytes_ -= frames_[slot].size();
+    frames_[slot] = Frame();
+  }
   uint64_t frame_bytes() const { return frame_bytes_; }
   uint64_t memory_bytes() const { return frames_.memory_bytes(); }
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -112,9 +113,9 @@ inline int Fail(const Context& context, const Error& error, const std::string& w
 class StopRequest {
  public:
   StopRequest() {
-    stopped_ = 0;
+    stopped_ = false;
     struct sigaction action = {};
-    action.sa_handler = [](int) { stopped_ = 1; };
+    action.sa_handler = [](int) { stopped_.store(true, std::memory_order_relaxed); };
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGINT, &action, &old_interrupt_);
     sigaction(SIGTERM, &action, &old_terminate_);
@@ -125,10 +126,12 @@ class StopRequest {
   }
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
-  bool stopped() const { return stopped_ != 0; }
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
  private:
-  static inline volatile sig_atomic_t stopped_ = 0;
+  // Read by several threads, so a sig_atomic_t would not do; lock-free, so a signal handler may write it.
+  static inline std::atomic<bool> stopped_ = false;
+  static_assert(std::atomic<bool>::is_always_lock_free);
   struct sigaction old_interrupt_ = {};
   struct sigaction old_terminate_ = {};
 };

@@ -228,6 +228,27 @@ TEST_P(Protocol, RequestsSentAheadAreAnsweredInOrderWithTheirIds) {
   writer.join();
 }
 
+TEST_P(Protocol, ARequestThatStopsInTheMiddleHoldsBackNoReply) {
+  Daemon daemon(Options());
+  for (const std::string buffer : {"rollouts", "nowhere"}) {  // to be inserted, and only to be skipped
+    for (const uint32_t length : {20u, 30'000u}) {  // a payload that the input buffer holds whole, and one it does not
+      for (const double part : {0.01, 0.2, 0.5, 0.999}) {
+        const std::string id = std::to_string(length) + "-" + std::to_string(part);
+        const Bytes insert =
+            InsertBytes({.id = 2, .buffer = buffer, .timeout_ms = 5000}, {MakeTrajectory({.id = id, .length = length})});
+        const auto cut = static_cast<size_t>(part * static_cast<double>(insert.size()));
+        RawClient client(daemon.address(), true);
+        Bytes bytes = PingBytes(1);
+        bytes.insert(bytes.end(), insert.begin(), insert.begin() + static_cast<std::ptrdiff_t>(cut));
+        ASSERT_TRUE(client.Send(bytes));
+        ASSERT_EQ("1 ok", client.Receive().ToString()) << "cut at " << cut << " of " << insert.size();
+        ASSERT_TRUE(client.Send(std::span(insert).subspan(cut)));
+        EXPECT_EQ(buffer == "rollouts" ? "2 ok" : "2 notFound: there is no buffer \"nowhere\"", client.Receive().ToString());
+      }
+    }
+  }
+}
+
 TEST_P(Protocol, ARequestThatWaitsHoldsBackThoseBehindItAndNobodyElse) {
   Daemon daemon(Options());
   RawClient waiting(daemon.address(), true), other(daemon.address(), true);
