@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "replay/client.h"
+#include "schema/input_buffer.h"
 #include "schema/wire.h"
 
 namespace replay {

@@ -41,7 +41,7 @@ void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool coun
   Item& item = items[slot];
   item.cohort = cohorts.Add(facts);
   item.counted = counted;
-  store.Put(slot, std::move(frame));
+  store.Put(&item.place, std::move(frame));
   if (cohorts.OfCurrentEpoch(item.cohort)) selector->OnInsert(slot);
   tokens += item.token_count;
   tokens_inserted += item.token_count;
@@ -50,7 +50,7 @@ void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool coun
 }
 
 void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
-  const Item& item = items[slot];
+  Item& item = items[slot];
   ++removed[static_cast<size_t>(reason)];
   item_draws.ObserveCount(item.draws);
   tokens -= item.token_count;
@@ -58,7 +58,7 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
   CountOutcome(&stored, item.outcome(), -1);
   selector->OnRemove(slot);
   cohorts.Remove(item.cohort);
-  store.Remove(slot);
+  store.Remove(&item.place);
   items.Remove(slot);
 }
 
@@ -73,7 +73,7 @@ void Buffer::State::Retain() {
     switch (step) {
       case Retention::Step::kDone:
         // Most likely the next to go: by then its block, cold since its insert, is at hand.
-        if (oldest_fresh != kNoSlot) store.Find(oldest_fresh).Prefetch();
+        if (oldest_fresh != kNoSlot) FrameOf(oldest_fresh).Prefetch();
         return;
       case Retention::Step::kMakeFresh:
         items.MakeFresh();
@@ -191,7 +191,7 @@ bool Buffer::Get(std::string_view id, StoredItem* item) const {
   const State& s = *state_;
   const uint32_t slot = s.items.Find(HashId(id));
   if (slot == kNoSlot) return false;
-  *item = {s.store.Find(slot), s.items[slot].number, s.items[slot].draws};
+  *item = {s.FrameOf(slot), s.items[slot].number, s.items[slot].draws};
   return true;
 }
 
@@ -201,7 +201,7 @@ bool Buffer::Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vecto
   uint64_t bytes = 0;
   uint32_t slot = s.items.FirstAfter(after), last = kNoSlot;
   for (; slot != kNoSlot && items->size() < limit; slot = s.items[slot].newer) {
-    const Frame& frame = s.store.Find(slot);
+    const Frame& frame = s.FrameOf(slot);
     bytes += frame.size();
     if (bytes > max_bytes && !items->empty()) break;  // One item always goes, however large.
     items->push_back({frame, s.items[slot].number, s.items[slot].draws});

@@ -76,12 +76,8 @@ uint64_t Buffer::State::PlaceFrames() {
   uint64_t bytes = 0;
   for (size_t begin = 0; begin < picks.size(); begin += kPrefetchBlock) {
     const size_t end = std::min(begin + kPrefetchBlock, picks.size());
-    for (size_t i = begin; i < end; ++i) {
-      items.Prefetch(picks[i]);
-      store.Prefetch(picks[i]);
-    }
-    // The header of a block, with its size and its owners, stands right before its bytes.
-    for (size_t i = begin; i < end; ++i) store.Find(picks[i]).Prefetch();
+    for (size_t i = begin; i < end; ++i) items.Prefetch(picks[i]);
+    for (size_t i = begin; i < end; ++i) FrameOf(picks[i]).Prefetch();
     for (size_t i = begin; i < end; ++i) {
       const uint32_t slot = picks[i];
       Item& item = items[slot];
@@ -89,7 +85,7 @@ uint64_t Buffer::State::PlaceFrames() {
       if (item.frame_index < distinct && batch_slots[item.frame_index] == slot) continue;
       item.frame_index = distinct;
       batch_slots[distinct++] = slot;
-      bytes += store.Find(slot).size();
+      bytes += FrameOf(slot).size();
     }
   }
   batch_slots.resize(distinct);
@@ -99,7 +95,7 @@ uint64_t Buffer::State::PlaceFrames() {
 void Buffer::State::RecordDraws(const SampleRequest& request, uint64_t drawable, SampleResult* result) {
   const double probability = selector->Probability(drawable);
   result->frames.reserve(batch_slots.size());
-  for (uint32_t slot : batch_slots) result->frames.push_back(store.Find(slot));
+  for (uint32_t slot : batch_slots) result->frames.push_back(FrameOf(slot));
   result->draws.resize(picks.size());
   DrawnItem* draw = result->draws.data();
   for (uint32_t slot : picks) {

@@ -25,8 +25,9 @@ struct Buffer::State {
   WaitReason WhatSampleWaitsFor(const SampleRequest& request, uint64_t drawable) const;
   // Items that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
   uint64_t Available() const { return starving ? 0 : cohorts.drawable(); }
+  const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
-  // Draws whose cache misses overlap: their rows, references and frame headers are 32 KB, at home in the second-level cache.
+  // Draws whose cache misses overlap: their rows and frame headers are 16 KB, at home in the first-level cache.
   static constexpr size_t kPrefetchBlock = 128;
 
   // Changes.
@@ -45,7 +46,7 @@ struct Buffer::State {
   BufferOptions options;
 
   ItemTable items;
-  Store store;  // by the slots of `items`
+  Store store;  // by the places of `items`
   Cohorts cohorts;
   Retention retention;
   std::unique_ptr<Selector> selector;

@@ -21,9 +21,8 @@ BufferStats Buffer::Stats() const {
   stats.options = s.options;
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
-  stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.store.memory_bytes() + s.cohorts.memory_bytes() +
-                      s.selector->memory_bytes() + s.receipts.memory_bytes() +
-                      (s.picks.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+  stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
+                      s.receipts.memory_bytes() + (s.picks.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   stats.tokens = s.tokens;
   stats.positive_items = s.items.positive();
   stats.stored = s.stored;
@@ -87,10 +86,10 @@ void Buffer::CheckInvariants() const {
   OutcomeCounts outcomes;
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
-    CHECK(s.store.Find(slot)) << "item " << item.number << " has no frame";
+    CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
     CHECK(!item.positive || item.outcome() == Outcome::kCorrect) << "item " << item.number;
     CHECK(s.options.max_draws == 0 || item.draws < s.options.max_draws) << "item " << item.number << ", drawn " << item.draws;
-    bytes += s.store.Find(slot).size();
+    bytes += s.FrameOf(slot).size();
     tokens += item.token_count;
     State::CountOutcome(&outcomes, item.outcome());
   }

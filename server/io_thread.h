@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "schema/input_buffer.h"
 #include "schema/wire.h"
 #include "server/codec.h"
 #include "server/peer_watch.h"

@@ -11,27 +11,27 @@ uint32_t ItemTable::Add(const TrajectoryFacts& facts, Outcome outcome) {
   } else {
     slot = slot_count_++;
     items_.Reserve(slot_count_);
+    identities_.Reserve(slot_count_);
   }
   Item& item = items_[slot];
   item = Item();
   item.number = next_number_++;
   item.token_count = facts.token_count;
   item.outcome_bits = static_cast<uint32_t>(outcome);
-  item.id = facts.id;
-  item.group = facts.group;
   item.reward = facts.reward;
   item.older = newest_;
   (newest_ == kNoSlot ? oldest_ : items_[newest_].newer) = slot;
   newest_ = slot;
   if (oldest_fresh_ == kNoSlot) oldest_fresh_ = slot;
   ++fresh_;
-  index_.Insert(SlotIndex::Hash(item.id), slot);
+  identities_[slot] = {facts.id, facts.group};
+  index_.Insert(SlotIndex::Hash(facts.id), slot);
   return slot;
 }
 
 void ItemTable::Remove(uint32_t slot) {
   Item& item = items_[slot];
-  index_.Erase(SlotIndex::Hash(item.id), slot);
+  index_.Erase(SlotIndex::Hash(identities_[slot].id), slot);
   if (next_page_end_ > 0) {
     for (PageEnd& end : page_ends_)
       if (end.slot == slot) end.slot = item.older;
@@ -86,7 +86,7 @@ void ItemTable::CheckInvariants() const {
     const Item& item = items_[slot];
     CHECK(item.number > previous) << "item " << item.number << " follows " << previous;
     CHECK(item.older == before) << "item " << item.number;
-    CHECK(Find(item.id) == slot) << "item " << item.number;
+    CHECK(Find(identities_[slot].id) == slot) << "item " << item.number;
     CHECK(!item.positive || live == positive) << "positive item " << item.number << " after a fresh one";
     CHECK(item.positive || live != positive || oldest_fresh_ == slot) << "item " << item.number;
     previous = item.number;

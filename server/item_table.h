@@ -1,14 +1,14 @@
 #pragma once
 // ItemTable: the index rows of a buffer's live items, by slot, by id, and in insertion order.
 //
-//   slot (u32)  ──► Item, and in Store the frame          reused through a free list
+//   slot (u32)  ──► Item, one cache line                  reused through a free list
 //   id          ──► slot                                  SlotIndex, 128-bit keys, no strings
 //   order       :  [ positive, oldest .. newest | fresh, oldest .. newest ]      one doubly linked list through the items
 //
 // Numbers rise along the whole list: each positive item is older than each fresh one. Who is positive or fresh, and who leaves,
 // Retention decides; the table only keeps the order and the boundary.
 //
-// About 95 bytes an item: 80 for the row, 10 to 20 for the index. Memory follows the high-water mark. Add, Remove, Find, and
+// About 110 bytes an item: 96 for the two rows, 10 to 20 for the index. Memory follows the high-water mark. Add, Remove, Find, and
 // the moves over the boundary: O(1). Belongs to its buffer's thread.
 
 #include <array>
@@ -18,13 +18,13 @@
 #include "schema/validate.h"
 #include "server/slot_index.h"
 #include "storage/segmented_array.h"
+#include "storage/store.h"
 
 namespace replay::server {
 
 inline constexpr uint32_t kNoPosition = UINT32_MAX;
 
-struct alignas(16) Item {
-  // What a draw touches.
+struct alignas(64) Item {
   uint64_t number = 0;        // Insertion number, from 1; 0: the slot is free.
   int64_t last_use_step = 0;  // Valid once draws > 0.
   uint32_t draws = 0;
@@ -35,17 +35,15 @@ struct alignas(16) Item {
   uint32_t positive : 1 = 0;  // In the positive ring.
   uint32_t counted : 1 = 0;   // Its insert counts in the balance of pacing (was not part of the baseline).
   uint32_t : 4;
-
-  Key128 id;
-  Key128 group;
   float reward = 0;
   uint32_t position = kNoPosition;  // In the selector's array; kNoPosition: not drawn from there.
   uint32_t older = kNoSlot;
   uint32_t newer = kNoSlot;  // Of a free slot: the next free one.
+  Store::Place place;        // In Store: the frame.
 
   Outcome outcome() const { return static_cast<Outcome>(outcome_bits); }
 };
-static_assert(sizeof(Item) == 80, "the memory goal is 200 bytes an item with everything around it");
+static_assert(sizeof(Item) == 64, "a draw touches one line; the memory goal is 200 bytes an item with everything around it");
 static_assert(kMaxTokens < 1u << 24);
 
 class ItemTable {
@@ -56,19 +54,13 @@ class ItemTable {
 
   // The slot of a live item, or kNoSlot.
   uint32_t Find(const Key128& id) const {
-    return index_.Find(SlotIndex::Hash(id), [&](uint32_t slot) { return items_[slot].id == id; });
+    return index_.Find(SlotIndex::Hash(id), [&](uint32_t slot) { return identities_[slot].id == id; });
   }
   void PrefetchId(const Key128& id) const { index_.Prefetch(SlotIndex::Hash(id)); }
 
   Item& operator[](uint32_t slot) { return items_[slot]; }
   const Item& operator[](uint32_t slot) const { return items_[slot]; }
-  // The half of the row that a draw touches; it may straddle two cache lines.
-  void Prefetch(uint32_t slot) const {
-    const auto* row = reinterpret_cast<const char*>(&items_[slot]);
-    __builtin_prefetch(row, 1);
-    __builtin_prefetch(row + 31, 1);
-  }
-  void PrefetchPosition(uint32_t slot) const { __builtin_prefetch(&items_[slot].position, 1); }
+  void Prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
 
   // The ends of the order and its boundary; kNoSlot when there is none.
   uint32_t oldest() const { return oldest_; }
@@ -88,7 +80,7 @@ class ItemTable {
   uint32_t FirstAfter(uint64_t number) const;
   void RememberPage(uint64_t last_number, uint32_t last_slot);
 
-  uint64_t memory_bytes() const { return items_.memory_bytes() + index_.memory_bytes(); }
+  uint64_t memory_bytes() const { return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes(); }
   // Dies with a message if order, boundary, index or free list contradict each other. O(slots).
   void CheckInvariants() const;
 
@@ -98,7 +90,14 @@ class ItemTable {
     uint32_t slot = kNoSlot;  // The newest item whose number is at most `number`; kNoSlot: all are above.
   };
 
+  // What no draw needs.
+  struct Identity {
+    Key128 id;
+    Key128 group;
+  };
+
   SegmentedArray<Item, 1024> items_;
+  SegmentedArray<Identity, 1024> identities_;
   SlotIndex index_;
   uint32_t slot_count_ = 0;  // Slots handed out so far.
   uint32_t free_ = kNoSlot;

@@ -96,8 +96,8 @@ class UniformDistinct final : public DenseSelector {
       }
       // An earlier swap may bring another item there; then its row is simply not warm.
       for (uint32_t i = 0; i < count; ++i) {
-        items_->PrefetchPosition(slots_[(*slots)[i]]);
-        items_->PrefetchPosition(slots_[i]);
+        items_->Prefetch(slots_[(*slots)[i]]);
+        items_->Prefetch(slots_[i]);
       }
       for (uint32_t i = 0; i < count; ++i) {
         Swap(i, (*slots)[i]);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "schema/input_buffer.h"
 #include "schema/validate.h"
 #include "schema/wire.h"
 #include "server/codec.h"

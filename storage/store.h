@@ -1,8 +1,11 @@
 #pragma once
 // Store: where the bytes of a buffer's items live. Buffer decides what exists; Store only keeps.
 //
-// Items are addressed by the buffer's slot numbers. This is the memory tier: every frame is held by reference and is there at
-// once. A tier that can be slow answers Find with an empty frame, and the caller loads it off its thread.
+// What the store knows of an item is its Place, eight bytes that the buffer keeps in the item's own row: so a draw finds the
+// frame with the cache line it needs anyway, and what lives elsewhere costs no table of its own.
+//
+// This is the memory tier: a place is a reference to the frame, which is there at once. A tier that can be slow answers Find
+// with an empty frame, and the caller loads it off its thread.
 //
 // Belongs to the thread of its buffer.
 
@@ -10,7 +13,6 @@
 #include <utility>
 
 #include "schema/message.h"
-#include "storage/segmented_array.h"
 
 namespace replay {
 
@@ -19,24 +21,28 @@ enum class AcknowledgementLevel : uint8_t { kMemory, kProcess, kDisk };
 
 class Store {
  public:
+  class Place {
+   private:
+    friend class Store;
+    Frame frame_;
+  };
+  static_assert(sizeof(Place) == 8);
+
   // What Put of this store has reached when it returns.
   AcknowledgementLevel level() const { return AcknowledgementLevel::kMemory; }
-  void Put(uint32_t slot, Frame frame) {
-    frames_.Reserve(uint64_t{slot} + 1);
-    frame_bytes_ += frame.size() - frames_[slot].size();
-    frames_[slot] = std::move(frame);
+  // Into an empty place.
+  void Put(Place* place, Frame frame) {
+    frame_bytes_ += frame.size();
+    place->frame_ = std::move(frame);
   }
-  const Frame& Find(uint32_t slot) const { return frames_[slot]; }
-  void Prefetch(uint32_t slot) const { __builtin_prefetch(&frames_[slot]); }
-  void Remove(uint32_t slot) {
-    frame_bytes_ -= frames_[slot].size();
-    frames_[slot] = Frame();
+  const Frame& Find(const Place& place) const { return place.frame_; }
+  void Remove(Place* place) {
+    frame_bytes_ -= place->frame_.size();
+    place->frame_ = Frame();
   }
   uint64_t frame_bytes() const { return frame_bytes_; }
-  uint64_t memory_bytes() const { return frames_.memory_bytes(); }
 
  private:
-  SegmentedArray<Frame, 4096, 1u << 20> frames_;  // by slot
   uint64_t frame_bytes_ = 0;
 };
 

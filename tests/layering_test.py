@@ -76,7 +76,7 @@ LIBRARIES = {
     # tool and the public headers; the server is coroutines throughout; store.* reach the disk pool.
     "Boost.Asio": Library(
         r"boost/(?!beast)",
-        ("schema/wire.h", "storage/store.h", "storage/store.cc", "client/*.h", "client/*.cc", "server/*.h", "server/*.cc"),
+        ("schema/wire.h", "schema/input_buffer.h", "storage/store.h", "storage/store.cc", "client/*.h", "client/*.cc", "server/*.h", "server/*.cc"),
     ),
     # json_config.h may have a .cc beside it; http.* answers with JSON.
     "nlohmann/json": Library(

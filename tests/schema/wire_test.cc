@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "schema/input_buffer.h"
 #include "tests/support/make_trajectory.h"
 
 namespace replay {
