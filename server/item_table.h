@@ -8,7 +8,7 @@
 // Numbers rise along the whole list: each positive item is older than each fresh one. Who is positive or fresh, and who leaves,
 // Retention decides; the table only keeps the order and the boundary.
 //
-// About 110 bytes an item: 96 for the two rows, 10 to 20 for the index. Memory follows the high-water mark. Add, Remove, Find, and
+// About 115 bytes an item: 96 for the two rows, the rest for the index. Memory follows the high-water mark. Add, Remove, Find, and
 // the moves over the boundary: O(1). Belongs to its buffer's thread.
 
 #include <array>
