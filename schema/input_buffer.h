@@ -160,7 +160,7 @@ class InputBuffer {
     message.msg_iovlen = count;
     ssize_t got;
     do {
-      got = recvmsg(fd, &message, MSG_DONTWAIT);
+      got = count == 1 ? recv(fd, pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT) : recvmsg(fd, &message, MSG_DONTWAIT);
     } while (got < 0 && errno == EINTR);
     size_t asked = 0;
     for (size_t i = 0; i < count; ++i) asked += pieces[i].iov_len;
@@ -177,13 +177,13 @@ class InputBuffer {
    public:
     bool Skip() { return skip_ > 0 && skip_-- > 0; }
     void Learn(bool hit) {
-      pause_ = hit ? 0 : std::min(2 * pause_ + 1, 63);
-      skip_ = pause_;
+      misses_ = hit ? 0 : std::min(misses_ + 1, 6);
+      skip_ = misses_ == 0 ? 0 : (1 << (misses_ - 1)) - 1;
     }
 
    private:
-    int pause_ = 0;  // waits without a try after a try that failed
-    int skip_ = 0;   // of these, still to come
+    int misses_ = 0;  // tries in a row that failed
+    int skip_ = 0;    // waits still to come without a try: after the second miss 1, then 3, 7, 15, 31
   };
 
   static constexpr uint64_t kLargeBodyBytes = 32 << 10;

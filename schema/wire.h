@@ -175,7 +175,8 @@ class OutputQueue {
     message.msg_iovlen = count;
     ssize_t sent;
     do {
-      sent = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      sent = count == 1 ? send(fd, entries[0].iov_base, entries[0].iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
+                        : sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     } while (sent < 0 && errno == EINTR);
     if (sent < 0) {
       if (errno != EAGAIN && errno != EWOULDBLOCK) error.assign(errno, boost::system::system_category());

@@ -91,6 +91,7 @@ Awaitable<void> Session::Converse() {
     if (rest != Rest::kNothing) co_await Finish(rest);
     host_.reset();
     reading_since_ = {};
+    if (bytes_since_send_ >= kBytesPerSend) SendNow();
     if (++requests_in_turn_ >= kRequestsPerTurn || bytes_in_turn_ + output_.pending_bytes() >= kBytesPerTurn)
       co_await EndTurn();
   }
@@ -143,6 +144,7 @@ void Session::CountReceived() {
 }
 
 bool Session::SendNow() {
+  bytes_since_send_ = 0;
   const uint64_t before = output_.pending_bytes();
   boost::system::error_code error;  // Flush meets it again.
   const bool sent_all = output_.SendNow(socket_.native_handle(), error);

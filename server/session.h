@@ -51,6 +51,9 @@ class Session {
   const std::string& peer() const { return peer_; }
 
  private:
+  // Replies go out after this much payload taken in, so that a writer with a window refills it while the rest is being read.
+  static constexpr uint64_t kBytesPerSend = 256u << 10;
+
   // What the synchronous part of a request leaves to be done.
   enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kRejected, kSample, kOther };
 
@@ -118,7 +121,8 @@ class Session {
 
   int requests_in_turn_ = 0;
   uint64_t bytes_in_turn_ = 0;
-  uint64_t received_bytes_ = 0;  // of input_, as counted so far
+  uint64_t bytes_since_send_ = 0;  // of payload taken in since replies were last sent
+  uint64_t received_bytes_ = 0;    // of input_, as counted so far
   bool said_hello_ = false;
 
   // Which buffers this connection has inserted into or sampled from.

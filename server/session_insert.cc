@@ -46,6 +46,7 @@ std::string Session::CheckFrameSizes() const {
 
 Session::Rest Session::StartInsert() {
   bytes_in_turn_ += preamble_.payload_bytes;
+  bytes_since_send_ += preamble_.payload_bytes;
   if (std::string error = CheckFrameSizes(); !error.empty()) {
     Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
     return Rest::kReadPayload;
