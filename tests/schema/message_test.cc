@@ -1,6 +1,10 @@
 #include "schema/message.h"
 
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 #include <set>
 #include <thread>
@@ -28,6 +32,20 @@ TEST(Checksum, IsXxh3) {
   EXPECT_EQ(sum("replayd"), 0xae88dd3ed18f096cu);
   EXPECT_EQ(sum(std::string(300, 'x')), 0xa5d1b4607dc83554u);  // beyond 240 bytes another code path runs
 }
+
+#if defined(__x86_64__)
+[[gnu::target("xsave")]] uint64_t StateInUse() { return _xgetbv(1); }
+
+TEST(Checksum, LeavesNoUpperHalvesOfVectorRegistersInUse) {
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(0xd, 1, &a, &b, &c, &d) || (a & 4) == 0)
+    GTEST_SKIP() << "this processor does not tell which register state is in use";
+  constexpr uint64_t kUpperHalves = 1u << 2, kAvx512UpperHalves = 1u << 6;
+  const std::vector<uint8_t> bytes(4096, 1);
+  const uint64_t sum = Checksum(bytes);
+  EXPECT_EQ(0u, StateInUse() & (kUpperHalves | kAvx512UpperHalves)) << sum;
+}
+#endif
 
 TEST(Checksum, NoticesEveryFlippedBitOfAFrame) {
   std::vector<uint8_t> bytes = BytesOf(MakeTrajectory({.length = 5}));
