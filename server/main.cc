@@ -2,7 +2,6 @@
 //
 // Exit codes, from sysexits: 0 stopped as asked, 64 usage, 69 an address cannot be bound, 70 internal, 78 configuration.
 
-#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "server/config.h"
+#include "server/heap.h"
 #include "server/log.h"
 #include "server/server.h"
 
@@ -27,15 +27,6 @@ using replay::server::ServerConfig;
 
 constexpr int kUsage = 64, kUnavailable = 69, kInternal = 70, kConfig = 78;
 
-// glibc malloc for a churn of frames: no mmap for each large block, no trimming, one arena (2.7 times less CPU than the
-// defaults at 1.00-1.05 of the live bytes; jemalloc wastes 14-45 % here). Before the first thread.
-void ConfigureMalloc() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 0x7fffffff);
-  mallopt(M_TOP_PAD, 1 << 20);
-  mallopt(M_ARENA_MAX, 1);
-}
-
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw ConfigError("cannot read " + path + ": " + std::strerror(errno));
@@ -47,7 +38,7 @@ std::string ReadFile(const std::string& path) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ConfigureMalloc();
+  replay::server::ConfigureHeap();
 
   CLI::App app{"replayd: the replay-buffer server for LLM reinforcement learning"};
   std::string config_path, metrics_listen, log_level, memory_limit;

@@ -57,6 +57,7 @@ std::string PeerName(const Address& local, Socket& socket) {
 Server::Server(const ServerConfig& config)
     : config_(config),
       budget_(static_cast<int64_t>(config.memory_limit_bytes)),
+      heap_watch_(config_.memory_limit_bytes),
       threads_(MakeThreads(config.io_threads)),
       service_(config_, threads_, budget_),
       http_(*threads_[0], service_) {
@@ -169,6 +170,10 @@ Awaitable<void> Server::Sweep(IoThread& thread, Timer& timer) {
     co_await timer.async_wait(asio::redirect_error(kUseAwaitable, error));
     if (stopping_.load()) co_return;
     const auto now = steady_clock::now();
+    if (&thread == threads_[0].get()) {
+      const uint64_t given_back = heap_watch_.Check(now);
+      if (given_back > 0) Log(LogLevel::kInfo, "free memory given back", {{"bytes", std::to_string(given_back)}});
+    }
     for (Session* session : thread.sessions) {
       const char* why = nullptr;
       if (!session->IsStuck(now, &why)) continue;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/config.h"
+#include "server/heap.h"
 #include "server/http.h"
 #include "server/io_thread.h"
 #include "server/replay_service.h"
@@ -49,6 +50,7 @@ class Server {
 
   const ServerConfig config_;
   MemoryBudget budget_;
+  HeapWatch heap_watch_;
   std::vector<std::unique_ptr<IoThread>> threads_;
   ReplayService service_;
   HttpServer http_;
