@@ -10,6 +10,8 @@
 #include <new>
 #include <random>
 
+#include "schema/huge_heap.h"
+
 namespace replay {
 
 namespace {
@@ -39,6 +41,7 @@ uint64_t ProcessSeed() {
 Frame Frame::Allocate(uint64_t size, MemoryBudget* budget) {
   void* memory = std::malloc(sizeof(Block) + size);
   if (memory == nullptr) throw std::bad_alloc();
+  NoteBlock(memory);
   Frame frame;
   frame.block_ = new (memory) Block{{1}, static_cast<uint32_t>(size), budget};
   return frame;

@@ -5,13 +5,16 @@
 
 #include <fstream>
 
+#include "schema/huge_heap.h"
+
 namespace replay::server {
 
 void ConfigureHeap() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 0x7fffffff);
-  mallopt(M_TOP_PAD, 1 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);  // many huge pages at a time: at the seam of two parts there are none
   mallopt(M_ARENA_MAX, 1);
+  UseHugePagesForFrames();
 }
 
 uint64_t HeapWatch::ResidentBytes() {

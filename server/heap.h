@@ -7,7 +7,7 @@
 namespace replay::server {
 
 // glibc malloc for such a churn: no mmap for each large block, no trimming, one arena (2.7 times less CPU than the defaults at
-// 1.00-1.05 of the live bytes; jemalloc wastes 14-45 % here). Before the first thread.
+// 1.00-1.05 of the live bytes; jemalloc wastes 14-45 % here), and huge pages. Before the first thread.
 void ConfigureHeap();
 
 // Free memory stays with the process, to be used again. Where the sizes change much, as when hostile clients announce large

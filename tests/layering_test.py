@@ -137,7 +137,7 @@ STANDARD_LIBRARY = set(
 # C, POSIX, Linux and the compiler's own. Not for public headers.
 SYSTEM = re.compile(
     r"(sys|netinet|arpa|net|linux|asm)/|\w*intrin\.h$|"
-    r"(assert|ctype|cxxabi|dirent|dlfcn|endian|errno|execinfo|fcntl|fnmatch|getopt|glob|grp|inttypes|limits|malloc|math|netdb|"
+    r"(assert|cpuid|ctype|cxxabi|dirent|dlfcn|endian|errno|execinfo|fcntl|fnmatch|getopt|glob|grp|inttypes|limits|malloc|math|netdb|"
     r"poll|pthread|pwd|sched|signal|spawn|stdarg|stddef|stdint|stdio|stdlib|string|strings|syslog|termios|time|ucontext|"
     r"unistd|wait)\.h$"
 )

@@ -15,6 +15,7 @@
 
 #include "server/buffer.h"
 #include "server/check.h"
+#include "server/heap.h"
 
 namespace replay::server {
 namespace {
@@ -125,6 +126,7 @@ void RegisterAll() {
 }  // namespace replay::server
 
 int main(int argc, char** argv) {
+  replay::server::ConfigureHeap();  // as the daemon
   replay::server::RegisterAll();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
