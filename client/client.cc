@@ -1,6 +1,5 @@
 #include "replay/client.h"
 
-#include <array>
 #include <atomic>
 #include <future>
 #include <utility>
@@ -9,43 +8,30 @@
 #include "client/codec.h"
 #include "client/network.h"
 #include "client/trajectory.h"
+#include "schema/names.h"
 
 namespace replay {
 namespace {
-
-constexpr std::array<std::string_view, 16> kCodeNames = {"ok",
-                                                         "invalid_argument",
-                                                         "not_found",
-                                                         "already_exists",
-                                                         "timed_out",
-                                                         "resource_exhausted",
-                                                         "failed_precondition",
-                                                         "writer_expired",
-                                                         "corrupted",
-                                                         "unavailable",
-                                                         "buffer_dropped",
-                                                         "unsupported_version",
-                                                         "protocol_violation",
-                                                         "internal",
-                                                         "outcome_unknown",
-                                                         "content_lost"};
-constexpr std::array<std::string_view, 11> kReasonNames = {"none",     "min_size",         "pacing", "staleness",
-                                                           "filter",   "group_incomplete", "memory", "storage",
-                                                           "draining", "no_producer",      "version"};
 
 // The background thread answers by every call's deadline, unless a callback blocks it.
 constexpr milliseconds kGrace{1'000};
 
 }  // namespace
 
+// The client's own codes follow those of the protocol.
+static_assert(kErrorCodeNames.size() == static_cast<size_t>(ErrorCode::kOutcomeUnknown));
+static_assert(kWaitReasonNames.size() == static_cast<size_t>(WaitReason::kVersion) + 1);
+
 std::string_view ToString(ErrorCode code) {
+  if (code == ErrorCode::kOutcomeUnknown) return "outcome_unknown";
+  if (code == ErrorCode::kContentLost) return "content_lost";
   const auto index = static_cast<size_t>(code);
-  return index < kCodeNames.size() ? kCodeNames[index] : "unknown";
+  return index < kErrorCodeNames.size() ? kErrorCodeNames[index] : "unknown";
 }
 
 std::string_view ToString(WaitReason reason) {
   const auto index = static_cast<size_t>(reason);
-  return index < kReasonNames.size() ? kReasonNames[index] : "unknown";
+  return index < kWaitReasonNames.size() ? kWaitReasonNames[index] : "unknown";
 }
 
 std::string Error::ToString() const {

@@ -1,0 +1,17 @@
+#pragma once
+// How the protocol's enumerators are called in messages, metrics and JSON; by their numbers in protocol.capnp.
+
+#include <array>
+#include <string_view>
+
+namespace replay {
+
+inline constexpr auto kErrorCodeNames = std::to_array<std::string_view>(
+    {"ok", "invalid_argument", "not_found", "already_exists", "timed_out", "resource_exhausted", "failed_precondition",
+     "writer_expired", "corrupted", "unavailable", "buffer_dropped", "unsupported_version", "protocol_violation", "internal"});
+
+inline constexpr auto kWaitReasonNames =
+    std::to_array<std::string_view>({"none", "min_size", "pacing", "staleness", "filter", "group_incomplete", "memory",
+                                     "storage", "draining", "no_producer", "version"});
+
+}  // namespace replay
