@@ -1,6 +1,7 @@
 // Buffer::Sample: refuse or wait, pick, fetch, record.
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "server/buffer_state.h"
@@ -71,22 +72,22 @@ Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
 }
 
 uint64_t Buffer::State::PlaceFrames() {
-  batch_slots.resize(picks.size());
+  batch_slots.assign(picks.size(), kNoSlot);
   uint32_t distinct = 0;
   uint64_t bytes = 0;
-  for (size_t begin = 0; begin < picks.size(); begin += kPrefetchBlock) {
-    const size_t end = std::min(begin + kPrefetchBlock, picks.size());
-    for (size_t i = begin; i < end; ++i) items.Prefetch(picks[i]);
-    for (size_t i = begin; i < end; ++i) FrameOf(picks[i]).Prefetch();
-    for (size_t i = begin; i < end; ++i) {
-      const uint32_t slot = picks[i];
-      Item& item = items[slot];
-      // Whatever stands in frame_index from another batch: the item is in this one if the batch says so.
-      if (item.frame_index < distinct && batch_slots[item.frame_index] == slot) continue;
-      item.frame_index = distinct;
-      batch_slots[distinct++] = slot;
-      bytes += FrameOf(slot).size();
-    }
+  const size_t count = picks.size();
+  for (size_t i = 0; i < std::min(count, kPrefetchAhead); ++i) items.Prefetch(picks[i]);
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kPrefetchAhead < count) items.Prefetch(picks[i + kPrefetchAhead]);
+    const uint32_t slot = picks[i];
+    Item& item = items[slot];
+    // Whatever stands in frame_index from another batch: the item is in this one if the batch says so. One comparison that is
+    // nearly always false: whether the index left behind is below `distinct` nobody could predict.
+    const uint32_t place = item.frame_index < distinct ? item.frame_index : 0;
+    if (batch_slots[place] == slot) continue;
+    item.frame_index = distinct;
+    batch_slots[distinct++] = slot;
+    bytes += store.SizeOf(item.place);
   }
   batch_slots.resize(distinct);
   return bytes;
@@ -94,31 +95,36 @@ uint64_t Buffer::State::PlaceFrames() {
 
 void Buffer::State::RecordDraws(const SampleRequest& request, uint64_t drawable, SampleResult* result) {
   const double probability = selector->Probability(drawable);
-  result->frames.reserve(batch_slots.size());
-  for (uint32_t slot : batch_slots) result->frames.push_back(FrameOf(slot));
-  result->draws.resize(picks.size());
-  DrawnItem* draw = result->draws.data();
+  result->draws.reserve(picks.size());
+  uint64_t tokens_of_batch = 0;
+  std::array<uint64_t, 3> outcomes{};  // by Outcome
   for (uint32_t slot : picks) {
     Item& item = items[slot];
+    store.Find(item.place).Prefetch();
     const Cohorts::Steps steps = cohorts.StepsOf(item.cohort, request.step);
-    draw->frame = item.frame_index;
-    draw->draw_count = item.draws + 1;
-    draw->probability = probability;
-    draw->staleness = steps.staleness();
-    draw->item = item.number;
-    draw->steps_since_last_use = -1;
+    DrawnItem& draw = result->draws.emplace_back(DrawnItem{.frame = item.frame_index,
+                                                           .draw_count = item.draws + 1,
+                                                           .probability = probability,
+                                                           .staleness = steps.staleness(),
+                                                           .steps_since_last_use = -1,
+                                                           .item = item.number});
     if (item.draws > 0) {
-      draw->steps_since_last_use = std::max<int64_t>(0, Cohorts::Steps{steps.now, item.last_use_step}.staleness());
-      reuse_gap.ObserveCount(draw->steps_since_last_use);
+      draw.steps_since_last_use = std::max<int64_t>(0, Cohorts::Steps{steps.now, item.last_use_step}.staleness());
+      reuse_gap.ObserveCount(draw.steps_since_last_use);
     }
-    staleness.ObserveCount(draw->staleness);
+    staleness.ObserveCount(draw.staleness);
     ++item.draws;
     item.last_use_step = steps.now;
-    tokens_drawn += item.token_count;
-    CountOutcome(&sampled, item.outcome());
-    ++draw;
+    tokens_of_batch += item.token_count;
+    ++outcomes[item.outcome_bits];
   }
+  // Last, when the frames' headers have come: each reference is an atomic operation, past which no processor looks ahead.
+  result->frames.reserve(batch_slots.size());
+  for (uint32_t slot : batch_slots) result->frames.push_back(FrameOf(slot));
   drawn += picks.size();
+  tokens_drawn += tokens_of_batch;
+  sampled.correct += outcomes[static_cast<size_t>(Outcome::kCorrect)];
+  sampled.incorrect += outcomes[static_cast<size_t>(Outcome::kIncorrect)];
 }
 
 void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {

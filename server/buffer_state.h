@@ -27,8 +27,8 @@ struct Buffer::State {
   uint64_t Available() const { return starving ? 0 : cohorts.drawable(); }
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
-  // Draws whose cache misses overlap: their rows and frame headers are 16 KB, at home in the first-level cache.
-  static constexpr size_t kPrefetchBlock = 128;
+  // Draws whose cache misses overlap.
+  static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
   void AddItem(const TrajectoryFacts& facts, Frame frame, bool counted);

@@ -13,6 +13,8 @@
 #include <new>
 #include <vector>
 
+#include "schema/huge_heap.h"
+
 namespace replay {
 
 template <typename T, uint32_t kPerChunk, uint64_t kSlabsFromBytes = 16u << 20>
@@ -51,6 +53,7 @@ class SegmentedArray {
       left_ = slab ? kSlabBytes : sizeof(Chunk);
       next_ = static_cast<char*>(std::aligned_alloc(slab ? kSlabBytes : alignof(Chunk), left_));
       if (next_ == nullptr) throw std::bad_alloc();
+      NoteBlock(next_);
       if (slab) madvise(next_, kSlabBytes, MADV_HUGEPAGE);  // Best effort.
       blocks_.push_back(next_);
       block_bytes_ += left_;

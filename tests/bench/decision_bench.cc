@@ -1,6 +1,8 @@
 // What a decision costs, and what an item costs beyond its frame, at 10^3 to 10^7 items.
 //
 //   draw/<selector>/<items>      ns per draw of a batch of 256, all bookkeeping and frame references included
+//   touch/<items>                ns per item for the least a draw has to do with the same memory: position, row, a reference to
+//                                the frame. What it costs at 10^7 items more than at 10^3 are cache misses and page walks.
 //   insert/<items>               ns per trajectory inserted into a full buffer, the eviction it causes included
 //   bytes_per_item               index and header of the frame; the frame's own bytes are not counted
 //
@@ -8,6 +10,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -16,6 +19,10 @@
 #include "server/buffer.h"
 #include "server/check.h"
 #include "server/heap.h"
+#include "server/item_table.h"
+#include "server/random.h"
+#include "storage/segmented_array.h"
+#include "storage/store.h"
 
 namespace replay::server {
 namespace {
@@ -88,6 +95,47 @@ void Draw(benchmark::State& state, SelectorKind selector) {
   ShowMemory(filled, &state);
 }
 
+void Touch(benchmark::State& state) {
+  const auto items = static_cast<uint32_t>(state.range(0));
+  FilledBuffer(1, SelectorKind::kFifo);  // in place of a large one
+  SegmentedArray<uint32_t, 4096> slots;
+  SegmentedArray<Item, 1024> rows;
+  std::vector<Frame> frames;  // one for each row, and its place there
+  slots.Reserve(items);
+  rows.Reserve(items);
+  frames.reserve(items);
+  for (uint32_t i = 0; i < items; ++i) {
+    slots[i] = i;
+    frames.push_back(Frame::Allocate(kFrameBytes));
+  }
+  Store store;
+  for (uint32_t i = 0; i < items; ++i) store.Put(&rows[i].place, std::move(frames[i]));
+
+  Random random(1);
+  std::array<uint32_t, kBatch> picks{};
+  std::vector<Frame> taken;
+  taken.reserve(kBatch);
+  const Clock::time_point start = Clock::now();
+  for (auto _ : state) {
+    taken.clear();
+    for (uint32_t& pick : picks) {
+      pick = random.Below(items);
+      __builtin_prefetch(&slots[pick]);
+    }
+    for (uint32_t& pick : picks) {
+      pick = slots[pick];
+      __builtin_prefetch(&rows[pick], 1);
+    }
+    for (const uint32_t slot : picks) {
+      ++rows[slot].draws;
+      store.Find(rows[slot].place).Prefetch();
+    }
+    for (const uint32_t slot : picks) taken.push_back(store.Find(rows[slot].place));
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  state.counters["ns_per_draw"] = seconds * 1e9 / (static_cast<double>(state.iterations()) * kBatch);
+}
+
 void Insert(benchmark::State& state) {
   Filled& filled = FilledBuffer(static_cast<uint64_t>(state.range(0)), SelectorKind::kUniform);
   constexpr size_t kRequests = 256;
@@ -110,11 +158,11 @@ void Insert(benchmark::State& state) {
 }
 
 void RegisterAll() {
-  // By size, so that each buffer is filled once for its uniform draws and its inserts.
   for (const int64_t items : {1'000, 10'000, 100'000, 1'000'000, 10'000'000}) {
     benchmark::RegisterBenchmark("draw/uniform", [](benchmark::State& state) {
       Draw(state, SelectorKind::kUniform);
     })->Arg(items);
+    benchmark::RegisterBenchmark("touch", Touch)->Arg(items);
     benchmark::RegisterBenchmark("insert", Insert)->Arg(items)->UseManualTime();
     benchmark::RegisterBenchmark("draw/uniform_distinct", [](benchmark::State& state) {
       Draw(state, SelectorKind::kUniformDistinct);

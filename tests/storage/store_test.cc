@@ -18,6 +18,7 @@ TEST(Store, KeepsAFrameInItsPlaceAndCountsItsBytes) {
   store.Put(&other, FrameOf(24, 2));
   ASSERT_TRUE(store.Find(one));
   EXPECT_EQ(64u, store.Find(one).size());
+  EXPECT_EQ(64u, store.SizeOf(one));
   EXPECT_EQ(7, store.Find(one).data()[63]);
   EXPECT_EQ(88u, store.frame_bytes());
 }
@@ -28,6 +29,7 @@ TEST(Store, APlaceMayBeUsedAgain) {
   store.Put(&place, FrameOf(64, 1));
   store.Remove(&place);
   EXPECT_FALSE(store.Find(place));
+  EXPECT_EQ(0u, store.SizeOf(place));
   EXPECT_EQ(0u, store.frame_bytes());
   store.Put(&place, FrameOf(24, 2));
   EXPECT_EQ(24u, store.frame_bytes());
