@@ -7,6 +7,7 @@
 //
 // Not thread-safe: a socket and its buffer belong to one executor.
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -63,7 +65,7 @@ class InputBuffer {
   // `available()`. kClosed: the peer closed, or an error (`error`, empty on an orderly close).
   Received FillNow(int fd, boost::system::error_code& error) {
     const bool guess = drained_;
-    if (guess && guesses_.Skip()) return Received::kNothing;
+    if (guess && !guesses_.Try()) return Received::kNothing;
     MakeRoom();
     iovec piece{block_.get() + end_, kInputBufferBytes - end_};
     if (std::exchange(after_large_body_, false)) piece.iov_len = std::min(piece.iov_len, kBytesBeyondLargeBody);
@@ -170,20 +172,34 @@ class InputBuffer {
     return got;
   }
 
-  // Whether to try a receive where the last one took all there was. A peer on the same core often runs, and asks again, within
-  // our send: then the wait between, two of four system calls, is saved. Otherwise the try is the fifth, so it is made less and
-  // less often while it fails.
+  // Whether to try a receive where the last one took all there was, once whoever waits for this core has had it. A peer on the
+  // same core then reads our reply and asks again, and the wait between is saved: two of four system calls. Otherwise the try is
+  // for nothing, so it is made less and less often while it fails, and hardly ever where the core comes back late: then it is
+  // contended, and who sleeps is woken sooner than who has yielded.
   class Guesses {
    public:
-    bool Skip() { return skip_ > 0 && skip_-- > 0; }
+    bool Try() {
+      if (skip_ > 0) {
+        --skip_;
+        return false;
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      sched_yield();
+      late_ = std::chrono::steady_clock::now() - begin > kLate;
+      return true;
+    }
     void Learn(bool hit) {
       misses_ = hit ? 0 : std::min(misses_ + 1, 6);
-      skip_ = misses_ == 0 ? 0 : (1 << (misses_ - 1)) - 1;
+      skip_ = late_ ? kSkipAfterLate : misses_ == 0 ? 0 : (1 << (misses_ - 1)) - 1;
     }
 
    private:
+    static constexpr auto kLate = std::chrono::microseconds(100);  // A peer's turn takes 5 to 10.
+    static constexpr int kSkipAfterLate = 1000;
+
     int misses_ = 0;  // tries in a row that failed
     int skip_ = 0;    // waits still to come without a try: after the second miss 1, then 3, 7, 15, 31
+    bool late_ = false;
   };
 
   static constexpr uint64_t kLargeBodyBytes = 32 << 10;
