@@ -300,7 +300,7 @@ struct VersionsReply {
 
 struct Request {
   id @0 :UInt64;                    # Echoed.
-  timeoutMs @1 :UInt32;             # Longest wait of this call; 0: now.
+  timeoutMs @1 :UInt32;             # Longest wait of this call; 0: now. The daemon may end it earlier (limits.max_wait).
   union {
     hello @2 :Hello;
     createBuffer @3 :CreateBuffer;

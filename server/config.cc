@@ -98,6 +98,7 @@ ServerConfig ParseConfig(const std::string& text) {
   JsonConfig limits = root.Object("limits");
   config.in_flight_bytes = limits.SizeBytes("in_flight_bytes", std::min<uint64_t>(1ull << 30, config.memory_limit_bytes / 4));
   config.max_buffers = static_cast<uint32_t>(limits.Integer("max_buffers", config.max_buffers, 1, kMaxBuffers));
+  config.max_wait_ms = limits.DurationMs("max_wait", config.max_wait_ms);
   config.verify_checksums = limits.Flag("verify_checksums", true);
   limits.RefuseUnknown();
 
@@ -133,6 +134,8 @@ void CheckConfig(const ServerConfig& config) {
   if (config.in_flight_bytes < (1ull << 20) || config.in_flight_bytes > config.memory_limit_bytes / 2)
     throw ConfigError("limits.in_flight_bytes is " + std::to_string(config.in_flight_bytes) +
                       ": must be from 1MiB to half of memory.limit, " + std::to_string(config.memory_limit_bytes / 2));
+  if (config.max_wait_ms < 1'000)
+    throw ConfigError("limits.max_wait is " + std::to_string(config.max_wait_ms) + "ms: must be at least 1s");
   if (config.buffers.size() > config.max_buffers)
     throw ConfigError("buffers has " + std::to_string(config.buffers.size()) +
                       " entries: at most limits.max_buffers = " + std::to_string(config.max_buffers));

@@ -8,7 +8,7 @@
 //                  "handshake_timeout": "5s", "request_timeout": "60s", "send_timeout": "30s",
 //                  "no_producer_after": "30s", "drain_timeout": "5s" },
 //     "memory":  { "limit": "4GiB" },                        default: 70 % of the cgroup's limit or of the machine's memory
-//     "limits":  { "in_flight_bytes": "1GiB", "max_buffers": 64, "verify_checksums": true },
+//     "limits":  { "in_flight_bytes": "1GiB", "max_buffers": 64, "max_wait": "1h", "verify_checksums": true },
 //     "log":     { "level": "info" },
 //     "buffers": [ { "name": "rollouts", "policy": "positive_bias", "delta": 0.25, "capacity_items": 2268,
 //                    "capacity_bytes": "1GiB", "max_draws": 0, "replay_ratio": 2.0, "tolerance": 256, "min_size": 64,
@@ -41,6 +41,7 @@ struct ServerConfig {
   uint64_t memory_limit_bytes = 0;  // filled in by ParseConfig
   uint64_t in_flight_bytes = 0;     // part of the memory limit, for requests and replies under way
   uint32_t max_buffers = 64;
+  int64_t max_wait_ms = 3'600'000;  // A call that would wait longer ends as timedOut, to be made again.
   bool verify_checksums = true;
   std::string log_level = "info";
   std::vector<std::pair<std::string, BufferOptions>> buffers;

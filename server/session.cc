@@ -275,7 +275,10 @@ void Session::Fail(ErrorCode code, WaitReason reason, std::string_view message) 
   thread_.encoder.Failure(request_.id, code, reason, message, output_);
 }
 
-Caller Session::AsCaller() { return {socket_.native_handle(), &label_, received_at_ + milliseconds(request_.timeout_ms)}; }
+Caller Session::AsCaller() {
+  const auto longest = milliseconds(std::min<int64_t>(request_.timeout_ms, service_.config().max_wait_ms));
+  return {socket_.native_handle(), &label_, received_at_ + longest};
+}
 
 Awaitable<void> Session::PrepareToWait() {
   reading_since_ = {};

@@ -872,6 +872,17 @@ TEST_P(Protocol, SilentDrippingAndUnreadingPeersAreDisconnected) {
   EXPECT_TRUE(other.Call(PingBytes(1)).ok());
 }
 
+TEST_P(Protocol, NoCallWaitsLongerThanTheDaemonAllows) {
+  Daemon daemon(Options({.rest = R"("limits": {"max_wait": "1s"})"}));
+  RawClient sampler(daemon.address(), true), versions(daemon.address(), true);
+  const auto before = steady_clock::now();
+  sampler.Send(SampleBytes({.timeout_ms = UINT32_MAX}));
+  versions.Send(WaitVersionBytes(4, UINT32_MAX, std::nullopt));
+  EXPECT_EQ("timedOut", CodeName(sampler.Receive().code()));
+  EXPECT_EQ("timedOut", CodeName(versions.Receive().code()));
+  EXPECT_GE(steady_clock::now() - before, milliseconds(1'000));
+}
+
 TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZero) {
   Daemon daemon(Options());
   RawClient sampler(daemon.address(), true), versions(daemon.address(), true), idle(daemon.address(), true);

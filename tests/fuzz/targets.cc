@@ -262,7 +262,8 @@ void RunConfig(std::span<const uint8_t> input) {
 std::vector<Bytes> ConfigSeeds() {
   const std::string text = R"({"server": {"listen": ["127.0.0.1:7070", "unix:/run/r.sock"], "metrics_listen": "127.0.0.1:7071",
     "io_threads": 1, "max_connections": 10000, "insecure_ok": false, "handshake_timeout": "5s", "send_timeout": "30s"},
-    "memory": {"limit": "4GiB"}, "limits": {"in_flight_bytes": "1GiB", "max_buffers": 64, "verify_checksums": true},
+    "memory": {"limit": "4GiB"}, "limits": {"in_flight_bytes": "1GiB", "max_buffers": 64, "max_wait": "1h",
+    "verify_checksums": true},
     "log": {"level": "info"}, "buffers": [{"name": "rollouts", "policy": "positive_bias", "delta": 0.25, "capacity_items": 2268,
     "capacity_bytes": "1GiB", "max_draws": 0, "replay_ratio": 2.0, "tolerance": 256, "min_size": 64,
     "max_draws_per_sample": 64, "max_insert": 8, "seed": 1, "correct_threshold": 0.5}]})";

@@ -52,6 +52,11 @@ TEST(Config, RefusesWhatItDoesNotKnowWithTheNearestName) {
   EXPECT_THAT(Refusal(R"({"buffers": [{"name": "a", "capacity_item": 3}]})"), HasSubstr("buffers[0].capacity_item"));
 }
 
+TEST(Config, BoundsWaitsFromBelow) {
+  EXPECT_EQ(90'000, ParseConfig(R"({"limits": {"max_wait": "90s"}})").max_wait_ms);
+  EXPECT_EQ("limits.max_wait is 10ms: must be at least 1s", Refusal(R"({"limits": {"max_wait": "10ms"}})"));
+}
+
 TEST(Config, RefusesADuplicateKey) {
   EXPECT_THAT(Refusal(R"({"log": {"level": "info", "level": "debug"}})"), HasSubstr("\"level\" stands twice"));
 }
