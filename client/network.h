@@ -24,8 +24,19 @@ namespace replay {
 using Clock = std::chrono::steady_clock;
 using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Executor>;
 
+// A wait that a program asked for, as the protocol and the clock can hold it: 0 … 49 days.
+inline milliseconds ClampWait(milliseconds wait) {
+  return std::clamp(wait, milliseconds(0), milliseconds(std::numeric_limits<uint32_t>::max()));
+}
+
+inline ClientOptions Clamped(ClientOptions options) {
+  options.connect_timeout = ClampWait(options.connect_timeout);
+  options.call_timeout = ClampWait(options.call_timeout);
+  return options;
+}
+
 struct Reactor {
-  explicit Reactor(ClientOptions client_options) : options(std::move(client_options)) {
+  explicit Reactor(ClientOptions client_options) : options(Clamped(std::move(client_options))) {
     address_error = ParseAddress(options.address, &address);
   }
   // Constant.
@@ -101,11 +112,6 @@ class BackOff {
   milliseconds next_;
   uint64_t random_;
 };
-
-// A wait that a program asked for, as the protocol and the clock can hold it: 0 … 49 days.
-inline milliseconds ClampWait(milliseconds wait) {
-  return std::clamp(wait, milliseconds(0), milliseconds(std::numeric_limits<uint32_t>::max()));
-}
 
 std::unique_ptr<Writer> MakeWriter(std::shared_ptr<Network> network, std::string buffer, const WriterOptions& options);
 std::unique_ptr<Sampler> MakeSampler(std::shared_ptr<Network> network, std::string buffer, const SamplerOptions& options);

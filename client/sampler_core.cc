@@ -25,11 +25,20 @@ Awaitable<void> SamplerCore::Run(std::shared_ptr<SamplerCore> self) {
     }
     if (!request) {
       co_await self->wake_.WaitUntil(look_again);
-    } else if (self->connection_ && self->connection_->LooksAlive()) {
-      co_await self->Ask(*request);
-    } else if (!co_await self->Connect()) {
-      co_await self->Pause();
+      continue;
     }
+    bool pause = false;
+    try {
+      if (self->connection_ && self->connection_->LooksAlive()) {
+        co_await self->Ask(*request);
+      } else {
+        pause = !co_await self->Connect();
+      }
+    } catch (const std::exception& exception) {  // Memory that ran out, which may pass.
+      self->OnException(exception.what());
+      pause = true;
+    }
+    if (pause) co_await self->Pause();
   }
   if (self->connection_) self->connection_->Close({ErrorCode::kUnavailable, "the sampler is closing"});
   self->connection_.reset();
@@ -113,6 +122,17 @@ Awaitable<void> SamplerCore::Ask(UnderWay request) {
   }
   OnError(request, *error);
   if (!answered || error->code == ErrorCode::kUnavailable) co_await Pause();
+}
+
+// What was under way is lost, draws included; the next request goes over a new connection.
+void SamplerCore::OnException(const char* what) {
+  if (connection_) connection_->Close({ErrorCode::kInternal, what});
+  connection_.reset();
+  const std::lock_guard lock(mutex_);
+  under_way_.reset();
+  trouble_ = Error{ErrorCode::kInternal, what};
+  if (asked_) asked_->tried = true;
+  changed_.notify_all();
 }
 
 void SamplerCore::OnBatch(const UnderWay& request, Batch batch) {

@@ -64,6 +64,7 @@ class SamplerCore : public std::enable_shared_from_this<SamplerCore> {
   Awaitable<void> Ask(UnderWay request);
   Awaitable<void> Pause();
   void SetPausing(bool pausing);
+  void OnException(const char* what);
   void OnBatch(const UnderWay& request, Batch batch);
   void OnError(const UnderWay& request, const Error& error);
 

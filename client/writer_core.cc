@@ -17,35 +17,48 @@ bool ConcernsTheBuffer(ErrorCode code) { return code == ErrorCode::kNotFound || 
 
 }  // namespace
 
-// Lives as long as the Writer: waits for the first work, then makes one connection after the other.
+// Lives as long as the Writer: waits for the first work, then makes one connection after the other. An exception here is memory
+// that ran out: one more trouble that may pass.
 Awaitable<void> WriterCore::Run(std::shared_ptr<WriterCore> self) {
   while (!self->stopping_) {
-    self->TakeDueBundles();
-    if (!self->window_.has_to_send()) {
-      co_await self->wake_.WaitUntil(self->NextDue());
-      continue;
-    }
-    self->connection_ = std::make_shared<Connection>(self->reactor_);
-    std::optional<Error> error = co_await self->connection_->Open(Clock::now() + self->reactor_->options.connect_timeout);
-    if (!error) {
-      self->OnConnected(self->connection_->server());
-      error = co_await self->Converse(self->connection_);
+    std::optional<Error> error;
+    try {
+      self->TakeDueBundles();
+      if (!self->window_.has_to_send()) {
+        self->trouble_since_.reset();  // Patience is for what waits to be sent: with nothing there it begins anew.
+        co_await self->wake_.WaitUntil(self->NextDue());
+        continue;
+      }
+      self->connection_ = std::make_shared<Connection>(self->reactor_);
+      error = co_await self->connection_->Open(Clock::now() + self->reactor_->options.connect_timeout);
+      if (!error) {
+        self->OnConnected(self->connection_->server());
+        error = co_await self->Converse(self->connection_);
+      }
+    } catch (const std::exception& exception) {
+      error = Error{ErrorCode::kInternal, exception.what()};
     }
     self->connection_.reset();
     self->window_.OnBroken();
     if (self->stopping_) break;
-    self->OnTrouble(*error);
-    self->TakeDueBundles();
-    if (self->PatienceIsOver()) self->EndUnsent(*error);
+    try {
+      self->OnTrouble(*error);
+      self->TakeDueBundles();
+      if (self->PatienceIsOver()) self->EndUnsent(*error);
+    } catch (const std::exception&) {  // Tried again after the pause.
+    }
     const auto resume = Clock::now() + self->back_off_.Next();
     while (!self->stopping_ && Clock::now() < resume) co_await self->pause_.WaitUntil(resume);
   }
-  {
-    const std::lock_guard lock(self->mutex_);
-    if (!self->open_.units.empty()) self->CloseOpenBundle();
+  try {
+    {
+      const std::lock_guard lock(self->mutex_);
+      if (!self->open_.units.empty()) self->CloseOpenBundle();
+    }
+    self->TakeDueBundles();
+    self->EndUnsent({ErrorCode::kUnavailable, "the writer was closed"});
+  } catch (const std::exception&) {  // Whoever waits for the end must not wait for ever.
   }
-  self->TakeDueBundles();
-  self->EndUnsent({ErrorCode::kUnavailable, "the writer was closed"});
   self->ended_.set_value();
 }
 
@@ -55,11 +68,15 @@ Awaitable<Error> WriterCore::Converse(std::shared_ptr<Connection> connection) {
   resume_at_ = {};
   receiving_ = true;
   asio::co_spawn(reactor_->executor(), Receive(shared_from_this(), connection), asio::detached);
-  while (connection->is_open() && !stopping_) {
-    TakeDueBundles();
-    if (std::optional<Error> error = co_await SendWhatIsDue(*connection)) break;
-    const bool held = window_.has_to_send() && !writer_expired_;
-    if (connection->is_open() && !stopping_) co_await wake_.WaitUntil(held ? resume_at_ : NextDue());
+  try {
+    while (connection->is_open() && !stopping_) {
+      TakeDueBundles();
+      if (std::optional<Error> error = co_await SendWhatIsDue(*connection)) break;
+      const bool held = window_.has_to_send() && !writer_expired_;
+      if (connection->is_open() && !stopping_) co_await wake_.WaitUntil(held ? resume_at_ : NextDue());
+    }
+  } catch (const std::exception& exception) {
+    connection->Close({ErrorCode::kInternal, exception.what()});
   }
   connection->Close({ErrorCode::kUnavailable, "the writer is closing"});
   while (receiving_) co_await receiver_ended_.WaitUntil(kNever);
@@ -95,16 +112,20 @@ Awaitable<std::optional<Error>> WriterCore::SendWhatIsDue(Connection& connection
 // may be held back for insert_timeout.
 Awaitable<void> WriterCore::Receive(std::shared_ptr<WriterCore> self, std::shared_ptr<Connection> connection) {
   ReceivedReply reply;
-  for (uint64_t id = 1;; ++id) {
-    if (std::optional<Error> error = co_await connection->Receive(id, &reply)) break;
-    if (self->window_.sent_count() == 0) {
-      connection->Close({ErrorCode::kProtocolViolation, "the server sent a reply that nobody asked for"});
-      break;
+  try {
+    for (uint64_t id = 1;; ++id) {
+      if (std::optional<Error> error = co_await connection->Receive(id, &reply)) break;
+      if (self->window_.sent_count() == 0) {
+        connection->Close({ErrorCode::kProtocolViolation, "the server sent a reply that nobody asked for"});
+        break;
+      }
+      self->OnReply(reply);
+      connection->ClearDeadline();
+      if (self->window_.sent_count() > 0)
+        connection->SetDeadline(Clock::now() + self->options_.insert_timeout + self->reactor_->options.call_timeout);
     }
-    self->OnReply(reply);
-    connection->ClearDeadline();
-    if (self->window_.sent_count() > 0)
-      connection->SetDeadline(Clock::now() + self->options_.insert_timeout + self->reactor_->options.call_timeout);
+  } catch (const std::exception& exception) {
+    connection->Close({ErrorCode::kInternal, exception.what()});
   }
   self->receiving_ = false;
   self->receiver_ended_.Notify();

@@ -154,6 +154,21 @@ TEST(Writer, GivesUpWithoutAServer) {
             "unavailable: not connected to " + server.address() + ": Connection refused: it was not stored");
 }
 
+TEST(Writer, PatienceBeginsAnewAfterIdling) {
+  Shelf shelf;
+  FakeServer server([&](FakeServer::Request& request) { shelf.Store(request); });
+  Client client({.address = server.address()});
+  WriterOptions options = Quick();
+  options.give_up_after = 2s;
+  const auto writer = client.NewWriter("b", options);
+  ASSERT_TRUE(writer->Insert(SmallTrajectory("before")));
+  ASSERT_TRUE(writer->Flush(10s));
+  server.GoAway();  // The connection breaks while nothing is to be sent.
+  std::this_thread::sleep_for(options.give_up_after + 100ms);
+  ASSERT_TRUE(writer->Insert(SmallTrajectory("after")));
+  EXPECT_EQ(writer->Flush(500ms).error().code, ErrorCode::kTimedOut) << "given up at once";
+}
+
 TEST(Writer, BreaksWithASilentServerAndSendsAgain) {
   Shelf shelf;
   FakeServer server([&](FakeServer::Request& request) {
