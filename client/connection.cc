@@ -1,30 +1,57 @@
 #include "client/connection.h"
 
+#include <netdb.h>
 #include <sys/socket.h>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/address.hpp>
-#include <boost/asio/ip/basic_resolver.hpp>
+#include <boost/asio/post.hpp>
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 namespace replay {
 namespace {
 
-using Resolver = asio::ip::basic_resolver<asio::ip::tcp, Executor>;
 constexpr uint64_t kHelloId = 0;
 
-// A name look-up that its waiter may give up on: getaddrinfo itself cannot be interrupted.
 struct LookUp {
-  explicit LookUp(Executor executor) : resolver(executor), ended(executor) {}
-  Resolver resolver;
+  explicit LookUp(Executor executor) : ended(executor) {}
   Signal ended;
   bool done = false;
-  boost::system::error_code error;
+  std::string error;
   std::vector<Socket::endpoint_type> endpoints;
 };
+
+// Looks a name up on a thread of its own, which outlives whoever gives up: getaddrinfo cannot be interrupted, and Asio's resolver
+// would hold up the end of its io_context for as long as a name server is silent.
+void StartLookUp(const std::shared_ptr<Reactor>& reactor, const std::shared_ptr<LookUp>& look_up) {
+  const Address& address = reactor->address;
+  const auto run = [weak_reactor = std::weak_ptr(reactor), weak_look_up = std::weak_ptr(look_up), host = address.host,
+                    port = std::to_string(address.port)] {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_ADDRCONFIG;
+    const int status = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+    std::vector<Socket::endpoint_type> endpoints;
+    for (const addrinfo* each = found; each != nullptr; each = each->ai_next)
+      endpoints.emplace_back(each->ai_addr, each->ai_addrlen);
+    if (found != nullptr) freeaddrinfo(found);
+    const std::shared_ptr<Reactor> reached = weak_reactor.lock();
+    if (!reached) return;
+    asio::post(reached->executor(), [weak_look_up, status, endpoints = std::move(endpoints)]() mutable {
+      const std::shared_ptr<LookUp> waiting = weak_look_up.lock();
+      if (!waiting) return;
+      if (status != 0) waiting->error = gai_strerror(status);
+      waiting->endpoints = std::move(endpoints);
+      waiting->done = true;
+      waiting->ended.Notify();
+    });
+  };
+  std::thread(run).detach();
+}
 
 }  // namespace
 
@@ -72,22 +99,16 @@ Awaitable<std::optional<Error>> Connection::Resolve(Clock::time_point deadline) 
     endpoints_.emplace_back(asio::ip::tcp::endpoint(numeric, address.port));
     co_return std::nullopt;
   }
-  auto look_up = std::make_shared<LookUp>(reactor_->executor());
-  const auto on_end = [look_up](const boost::system::error_code& error, const Resolver::results_type& results) {
-    look_up->error = error;
-    for (const auto& result : results) look_up->endpoints.emplace_back(result.endpoint());
-    look_up->done = true;
-    look_up->ended.Notify();
-  };
-  look_up->resolver.async_resolve(address.host, std::to_string(address.port), on_end);
+  const auto look_up = std::make_shared<LookUp>(reactor_->executor());
+  StartLookUp(reactor_, look_up);
   while (!look_up->done && !closed_ && Clock::now() < deadline) {
     // Looks around often enough for Close to be noticed; a look-up that takes this long is in trouble anyway.
     co_await look_up->ended.WaitUntil(std::min(deadline, Clock::now() + milliseconds(50)));
   }
   if (closed_) co_return why_closed_;
   if (!look_up->done) co_return Error{ErrorCode::kUnavailable, "the name \"" + address.host + "\" was not resolved in time"};
-  if (look_up->error)
-    co_return Error{ErrorCode::kUnavailable, "the name \"" + address.host + "\" is not known: " + look_up->error.message()};
+  if (!look_up->error.empty())
+    co_return Error{ErrorCode::kUnavailable, "the name \"" + address.host + "\" is not known: " + look_up->error};
   endpoints_ = std::move(look_up->endpoints);
   co_return std::nullopt;
 }

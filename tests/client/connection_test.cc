@@ -1,16 +1,32 @@
 #include "client/connection.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string_view>
+#include <thread>
 
 #include "tests/support/fake_server.h"
+
+// In place of the C library's: a name server that does not answer.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+  if (name != nullptr && std::string_view(name) == "silent.test") {
+    std::this_thread::sleep_for(std::chrono::seconds(15));
+    return EAI_AGAIN;
+  }
+  static const auto original = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  return original(name, service, hints, found);
+}
 
 namespace replay {
 namespace {
 
+using namespace std::chrono_literals;
 using testing::FakeServer;
 
 // Opens a connection, sends a Sample, and says how it ended.
@@ -184,6 +200,16 @@ TEST(Connection, ChecksHello) {
   });
   EXPECT_EQ(Converse(ClientOptions{.address = full.address()}).opened->ToString(),
             "resource_exhausted: 10000 connections are open");
+}
+
+// The look-up goes on behind the back of a client that has given up and ended: nothing can interrupt it.
+TEST(Client, ASilentNameServerHoldsUpNeitherACallNorTheEnd) {
+  const auto before = Clock::now();
+  {
+    Client client({.address = "silent.test:7070", .connect_timeout = 100ms});
+    EXPECT_EQ(client.Stats().error().ToString(), "unavailable: the name \"silent.test\" was not resolved in time");
+  }
+  EXPECT_LT(Clock::now() - before, 5s);
 }
 
 }  // namespace
