@@ -234,7 +234,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
   };
 
   const auto import_arguments = std::make_shared<ImportArguments>();
-  CLI::App* import =
+  CLI::App* import_command =
       add("import", "Insert trajectories from JSON Lines",
           std::string("Consecutive lines of one group_id are inserted as one group, whole or not at all. The first wrong "
                       "line ends the\nimport; what stands before it is stored.\n\n") +
@@ -244,70 +244,68 @@ void AddDataCommands(CLI::App* app, Context* context) {
               "  zcat trajectories.jsonl.gz | replayctl import rollouts -\n"
               "  replayctl export old | replayctl import new --create --capacity-items 5000\n"
               "  replayctl import rollouts trajectories.jsonl --skip-existing     go on after an interruption");
-  import->alias("insert");
-  import->add_option("BUFFER", import_arguments->buffer, "Name of the buffer")->required();
-  import->add_option("FILE", import_arguments->path, "File to read; - is standard input")->capture_default_str();
-  import->add_option("--batch", import_arguments->batch, "Trajectories a request; groups stay whole")
+  import_command->alias("insert");
+  import_command->add_option("BUFFER", import_arguments->buffer, "Name of the buffer")->required();
+  import_command->add_option("FILE", import_arguments->path, "File to read; - is standard input")->capture_default_str();
+  import_command->add_option("--batch", import_arguments->batch, "Trajectories a request; groups stay whole")
       ->check(CLI::Range(1, 8192))
       ->type_name("N")
       ->capture_default_str();
-  import->add_flag("--skip-existing", import_arguments->skip_existing, "Leave out what the buffer already holds");
-  import->add_flag("--create", import_arguments->create, "Create the buffer if it does not exist, with the options below");
-  AddBufferOptions(import, &import_arguments->options, "Buffer options, with --create");
-  import->callback([=] {
-    context->run = [=] { return Importer(*context, *import_arguments).Run();
-};
-}  // namespace replay::cli
-);
+  import_command->add_flag("--skip-existing", import_arguments->skip_existing, "Leave out what the buffer already holds");
+  import_command->add_flag("--create", import_arguments->create,
+                           "Create the buffer if it does not exist, with the options below");
+  AddBufferOptions(import_command, &import_arguments->options, "Buffer options, with --create");
+  import_command->callback([=] { context->run = [=] { return Importer(*context, *import_arguments).Run(); }; });
 
-struct Arguments {
-  std::string buffer, path = "-";
-  std::vector<std::string> ids;
-  SampleOptions sample;
-};
-const auto given = std::make_shared<Arguments>();
-const auto add_buffer = [given](CLI::App* command) {
-  command->add_option("BUFFER", given->buffer, "Name of the buffer")->required();
-};
+  struct Arguments {
+    std::string buffer, path = "-";
+    std::vector<std::string> ids;
+    SampleOptions sample;
+  };
+  const auto given = std::make_shared<Arguments>();
+  const auto add_buffer = [given](CLI::App* command) {
+    command->add_option("BUFFER", given->buffer, "Name of the buffer")->required();
+  };
 
-CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
-                       "With --json a line for each slot: slot, item, draw_count, probability, staleness, steps_since_last_use "
-                       "(null: first use),\nstep, trajectory (as in import --help).\n\n"
-                       "Examples:\n"
-                       "  replayctl sample rollouts -n 4\n"
-                       "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward");
-add_buffer(sample);
-sample->add_option("-n,--count", given->sample.count, "Draws")
-    ->check(CLI::Range(1, 65'536))
-    ->type_name("N")
-    ->capture_default_str();
-sample->add_option("--step", given->sample.step, "Gradient step that will use them (default: the newest published)");
-sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
+  CLI::App* sample =
+      add("sample", "Draw trajectories, as a trainer would (they count as draws)",
+          "With --json a line for each slot: slot, item, draw_count, probability, staleness, steps_since_last_use "
+          "(null: first use),\nstep, trajectory (as in import --help).\n\n"
+          "Examples:\n"
+          "  replayctl sample rollouts -n 4\n"
+          "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward");
+  add_buffer(sample);
+  sample->add_option("-n,--count", given->sample.count, "Draws")
+      ->check(CLI::Range(1, 65'536))
+      ->type_name("N")
+      ->capture_default_str();
+  sample->add_option("--step", given->sample.step, "Gradient step that will use them (default: the newest published)");
+  sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
 
-CLI::App* get =
-    add("get", "Look at trajectories by id (counts as no draw)",
-        "With --json a line for each: item, draw_count, trajectory (as in import --help).\n\n"
-        "Examples:\n  replayctl get rollouts p7-2 p7-3\n  replayctl get rollouts p7-2 --json | jq .trajectory.token_ids");
-add_buffer(get);
-get->add_option("ID", given->ids, "Trajectory ids")->required();
-get->callback([=] { context->run = [=] { return RunGet(*context, given->buffer, given->ids); }; });
+  CLI::App* get =
+      add("get", "Look at trajectories by id (counts as no draw)",
+          "With --json a line for each: item, draw_count, trajectory (as in import --help).\n\n"
+          "Examples:\n  replayctl get rollouts p7-2 p7-3\n  replayctl get rollouts p7-2 --json | jq .trajectory.token_ids");
+  add_buffer(get);
+  get->add_option("ID", given->ids, "Trajectory ids")->required();
+  get->callback([=] { context->run = [=] { return RunGet(*context, given->buffer, given->ids); }; });
 
-CLI::App* remove = add("delete", "Remove trajectories by id", "Examples:\n  replayctl delete rollouts p7-2 p7-3");
-add_buffer(remove);
-remove->add_option("ID", given->ids, "Trajectory ids")->required();
-remove->callback([=] { context->run = [=] { return RunDelete(*context, given->buffer, given->ids); }; });
+  CLI::App* remove = add("delete", "Remove trajectories by id", "Examples:\n  replayctl delete rollouts p7-2 p7-3");
+  add_buffer(remove);
+  remove->add_option("ID", given->ids, "Trajectory ids")->required();
+  remove->callback([=] { context->run = [=] { return RunDelete(*context, given->buffer, given->ids); }; });
 
-CLI::App* export_command =
-    add("export", "Write a buffer as JSON Lines, oldest first",
-        "Every field, to the bit, as `import` reads it (see import --help). What is inserted meanwhile is left "
-        "out.\n\nExamples:\n"
-        "  replayctl export rollouts -o rollouts.jsonl\n"
-        "  replayctl export rollouts | gzip > rollouts.jsonl.gz");
-add_buffer(export_command);
-export_command->add_option("-o,--output", given->path, "File to write, once complete; - is standard output")
-    ->type_name("FILE")
-    ->capture_default_str();
-export_command->callback([=] { context->run = [=] { return RunExport(*context, given->buffer, given->path); }; });
+  CLI::App* export_command =
+      add("export", "Write a buffer as JSON Lines, oldest first",
+          "Every field, to the bit, as `import` reads it (see import --help). What is inserted meanwhile is left "
+          "out.\n\nExamples:\n"
+          "  replayctl export rollouts -o rollouts.jsonl\n"
+          "  replayctl export rollouts | gzip > rollouts.jsonl.gz");
+  add_buffer(export_command);
+  export_command->add_option("-o,--output", given->path, "File to write, once complete; - is standard output")
+      ->type_name("FILE")
+      ->capture_default_str();
+  export_command->callback([=] { context->run = [=] { return RunExport(*context, given->buffer, given->path); }; });
 }
 
 }  // namespace replay::cli

@@ -34,7 +34,7 @@ struct ImportArguments {
 class Importer {
  public:
   Importer(const Context& context, const ImportArguments& arguments)
-      : context_(context), arguments_(arguments), client_(context.client_options()) {}
+      : context_(context), arguments_(arguments), batch_(arguments.batch), client_(context.client_options()) {}
   int Run();
 
  private:
@@ -57,7 +57,9 @@ class Importer {
   const ImportArguments& arguments_;
   std::optional<StopRequest> stop_;  // once connected
   std::optional<Request> under_way_;
+  uint32_t batch_;  // trajectories of a request: less than asked for once the server refused so many
   uint64_t read_ = 0, accepted_one_by_one_ = 0, existing_ = 0;
+  std::string level_one_by_one_ = "none";
   std::string level_ = "none";  // what the acknowledgements said; the client's thread's until the writer has ended
   struct Failure {
     Error error;
@@ -160,21 +162,26 @@ inline bool Importer::AwaitAnswer() {
     const Request request = *std::exchange(under_way_, std::nullopt);
     if (answered) return true;
     if (waits && stop_->stopped()) return false;
-    if (answered.error().code == ErrorCode::kAlreadyExists && arguments_.skip_existing) return InsertOneByOne(request);
+    const ErrorCode code = answered.error().code;
+    const bool too_many = code == ErrorCode::kInvalidArgument || code == ErrorCode::kResourceExhausted;
+    if (too_many) batch_ = std::max<uint32_t>(1, static_cast<uint32_t>(request.trajectories / 2));
+    // Which units deserve it? What stands before the first is stored.
+    if ((too_many && request.units.size() > 1) || code == ErrorCode::kAlreadyExists) return InsertOneByOne(request);
     return Fail(answered.error(), LinesOf(request.units, answered.error()));
   }
 }
 
-// Which units of a refused request exist already?
+// The units of a refused request. False at the first that is refused by itself.
 inline bool Importer::InsertOneByOne(const Request& request) {
   for (const Unit& unit : request.units) {
     const Result<InsertReceipt> receipt = client_.Insert(arguments_.buffer, unit.trajectories, context_.timeout);
     if (receipt) {
       accepted_one_by_one_ += unit.trajectories.size();
-    } else if (receipt.error().code == ErrorCode::kAlreadyExists) {
+      level_one_by_one_ = receipt->level;
+    } else if (receipt.error().code == ErrorCode::kAlreadyExists && arguments_.skip_existing) {
       existing_ += unit.trajectories.size();
     } else {
-      return Fail(receipt.error(), LinesOf(unit.lines.front(), unit.lines.back()));
+      return Fail(receipt.error(), LinesOf({unit}, receipt.error()));
     }
     if (stop_->stopped()) return false;
   }
@@ -197,11 +204,11 @@ inline int Importer::Run() {
     Unit unit;
     bool go_on = true;
     while (go_on && !stop_->stopped() && units.Next(&unit)) {
-      const bool fits = request.trajectories + unit.trajectories.size() <= arguments_.batch;
+      const bool fits = request.trajectories + unit.trajectories.size() <= batch_;
       if (!fits && !request.units.empty()) go_on = Send(std::exchange(request, {}));
       read_ += unit.trajectories.size();
       request.Add(std::move(unit));
-      const bool is_full = request.trajectories >= arguments_.batch || request.bytes >= kRequestBytes;
+      const bool is_full = request.trajectories >= batch_ || request.bytes >= kRequestBytes;
       // A slow pipe does not hold up what has come.
       if (go_on && (is_full || !lines.HasMoreNow())) go_on = Send(std::exchange(request, {}));
       progress.Update(lines.bytes_read(), read_);
@@ -220,6 +227,7 @@ inline int Importer::Report(double seconds) {
   const Writer::Progress progress = writer_->progress();
   writer_.reset();  // Ends the callbacks.
   const uint64_t accepted = progress.accepted + accepted_one_by_one_;
+  if (progress.accepted == 0) level_ = level_one_by_one_;
   if (context_.json) {
     PrintJson({{"buffer", arguments_.buffer},
                {"read", read_},

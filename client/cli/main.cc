@@ -13,6 +13,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/format.h"
+#include "schema/wire.h"
 
 namespace replay::cli {
 namespace {
@@ -73,6 +74,10 @@ int Main(int argument_count, char** arguments) {
   app.set_version_flag("--version", "replayctl " REPLAY_VERSION, "Print the version and exit");
   app.add_option("--server", context.server, "Address of the server: HOST:PORT or unix:PATH")
       ->type_name("ADDRESS")
+      ->check([](const std::string& text) {
+        Address address;
+        return ParseAddress(text, &address);
+      })
       ->envname("REPLAYCTL_SERVER")
       ->capture_default_str();
   AddDuration(&app, "--timeout", &context.timeout, "Longest wait, e.g. for pacing; 0 means now. Seconds, or with ms, s, m");

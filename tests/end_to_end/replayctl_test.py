@@ -50,6 +50,17 @@ def error_of(done):
     return json.loads(done.stderr)["error"]
 
 
+# --- The quick start of replay/client.h ------------------------------------------------------------------------------------------
+
+
+def test_the_quick_start_of_the_header_inserts_and_trains():
+    with Daemon(memory="256MiB") as own:
+        done = subprocess.run([binary("quick_start"), own.address, "3"], capture_output=True, text=True, timeout=120)
+        # 3 steps of 64 draws of its one trajectory of 5 tokens.
+        assert (done.returncode, done.stdout, done.stderr) == (0, "960 tokens trained on\n", "")
+        assert own.json_lines("versions", "list")[-1]["version"] == 15
+
+
 # --- Usage -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -250,11 +261,20 @@ def test_what_exists_already_is_refused_or_skipped(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g") + line("a"))
     more = group("f") + group("g") + line("a") + line("b")
     done = daemon.ctl("import", buffer, "--json", input=more, check=False)
-    assert (done.returncode, error_of(done)["code"], items(daemon, buffer)) == (FAILED, "already_exists", 5)
+    # What stands before the line is stored, so that the import can be taken up again there.
+    assert (done.returncode, error_of(done)["code"], items(daemon, buffer)) == (FAILED, "already_exists", 9)
     assert error_of(done)["message"].startswith("line 5: ")
     report = daemon.json("import", buffer, "--skip-existing", input=more)
-    assert (report["read"], report["accepted"], report["existing"]) == (10, 5, 5)
+    assert (report["read"], report["accepted"], report["existing"]) == (10, 1, 9)
     assert items(daemon, buffer) == 10
+
+
+@pytest.mark.parametrize("options", [("--max-insert", 8), ("--capacity-items", 50), ("--capacity-bytes", "4KiB")])
+def test_import_finds_out_how_many_a_buffer_takes_at_once(daemon, options):
+    daemon.ctl("buffer", "create", "small", *(() if "--capacity-bytes" in options else ("--capacity-bytes", "1MiB")), *options)
+    report = daemon.json("import", "small", input="".join(line(f"t{i}") for i in range(100)))
+    assert (report["read"], report["accepted"], report["level"]) == (100, 100, "memory")
+    daemon.ctl("buffer", "drop", "small", "--yes")
 
 
 def test_import_creates_the_buffer_only_when_asked(daemon):

@@ -9,7 +9,7 @@
 //   if (auto done = writer->Flush(5s); !done) std::cerr << done.error().ToString() << "\n";
 //
 //   auto sampler = client.NewSampler("rollouts", {.count = 64, .prefetch = 2});  // trainer
-//   for (int64_t step = 0; step < 1000; ++step) {
+//   for (int64_t step = 12; step < 1000; ++step) {            // the step that will use the batch
 //     auto batch = sampler->Next(step, 30s);
 //     if (!batch) { std::cerr << batch.error().ToString() << "\n"; continue; }  // says why: "12 of 64 items present"
 //     for (const replay::Draw& draw : batch->draws) Train(batch->trajectory(draw).token_ids());
