@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 
 #include "schema/message.h"
 
@@ -21,9 +22,10 @@ inline constexpr uint32_t kNoSlot = UINT32_MAX;
 
 class SlotIndex {
  public:
+  // Keyed by secrets of this process: keys are chosen by clients, who must not be able to make them meet. Two multiplications
+  // of 64 by 64 bits, each folded (as in wyhash, github.com/wangyi-fudan/wyhash).
   static uint64_t Hash(const Key128& key) {
-    const uint64_t mixed = (key.low ^ (key.high * 0x9e3779b97f4a7c15)) * 0xd6e8feb86659fd93;
-    return mixed ^ (mixed >> 32);
+    return Fold(Fold(key.low ^ kSecrets.words[0], key.high ^ kSecrets.words[1]) ^ kSecrets.words[2], kSecrets.words[3]);
   }
 
   // The slot for which same(slot) holds, or kNoSlot.
@@ -79,6 +81,20 @@ class SlotIndex {
   }
 
  private:
+  struct Secrets {
+    Secrets() {
+      std::random_device random;
+      for (uint64_t& word : words) word = (uint64_t{random()} << 32 | random()) | 1;
+    }
+    uint64_t words[4];
+  };
+  static inline const Secrets kSecrets;
+  __extension__ typedef unsigned __int128 Uint128;
+  static uint64_t Fold(uint64_t a, uint64_t b) {
+    const Uint128 product = Uint128{a} * b;
+    return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+  }
+
   struct Cell {
     uint32_t mark = 0;
     uint32_t slot = kNoSlot;  // kNoSlot: empty
