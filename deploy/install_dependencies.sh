@@ -10,7 +10,7 @@ Installs the packages that replayd needs, from the distribution's own archive, w
 Debian 12 and Ubuntu 24.04. Needs root, or sudo. When nothing is missing it neither needs root nor touches the network.
 
   --minimal  only what building and running the daemon, the client library and replayctl takes:
-             no clang, no test tools, no Redis
+             no clang, no test tools, no Redis (configure with -DREPLAY_TESTS=OFF)
   --list     print the packages, one a line, and install nothing
   --help     this text
 
@@ -181,8 +181,8 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 # --no-remove: rather fail than take away something that is installed.
 apt_options=(-q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
-apt-get "${apt_options[@]}" update </dev/null
-apt-get "${apt_options[@]}" install -y --no-install-recommends --no-remove "${missing[@]}" </dev/null
+apt-get "${apt_options[@]}" update </dev/null || exit 1
+apt-get "${apt_options[@]}" install -y --no-install-recommends --no-remove "${missing[@]}" </dev/null || exit 1
 
 if [[ $new_redis == yes && -d /run/systemd/system ]]; then
   systemctl disable --now redis-server.service </dev/null ||

@@ -1,6 +1,6 @@
 @0xb7c2e94d10f8a365;
 
-# The conversation between a client and replayd. Grammar of the bytes around these messages: schema/README.md and wire.h.
+# The conversation between a client and replayd. Grammar of the bytes around these messages: schema/README.md and message.h.
 # Fields are only ever added at the end.
 
 using Cxx = import "/capnp/c++.capnp";
