@@ -53,7 +53,7 @@ class FlatStruct {
       return;
     }
     data_ = message.Claim(message.Target(pointer), uint64_t{has_data} + has_pointers);
-    pointers_ = data_ + has_data;
+    if (data_ != nullptr) pointers_ = data_ + has_data;
   }
 
   bool ok() const { return data_ != nullptr; }

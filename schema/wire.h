@@ -111,14 +111,17 @@ inline void ConfigureSocket(int fd) {
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
-// A peer that vanished without a word is found after about 30 s idle, or 15 s with data under way.
-inline void ConfigureKeepalive(int fd) {
-  const int on = 1, idle_s = 20, interval_s = 5, probes = 2, user_timeout_ms = 15'000;
+// A peer that vanished without a word is found after about 30 s idle. With data under way there are no keepalive probes: then
+// after `unread_for`, if given. That is also what ends a peer which lives but does not read, whatever it answers to probes (Linux
+// since 5.11), so a client gives none: a server that holds its inserts back does not read for as long as it takes.
+inline void ConfigureKeepalive(int fd, std::chrono::milliseconds unread_for = {}) {
+  const int on = 1, idle_s = 20, interval_s = 5, probes = 2;
+  const auto user_timeout_ms = static_cast<unsigned>(std::min<int64_t>(unread_for.count(), INT32_MAX));
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
+  if (user_timeout_ms > 0) setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &user_timeout_ms, sizeof user_timeout_ms);
 }
 
 // --- Output ----------------------------------------------------------------------------------------------------------------

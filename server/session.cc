@@ -84,7 +84,9 @@ Awaitable<void> Session::Converse() {
     if (control == nullptr) {
       const Received received = FillNow();
       if (received == Received::kClosed) co_return;
-      if (received == Received::kNothing && !co_await WaitForInput()) co_return;
+      if (received != Received::kNothing) continue;
+      ReleaseScratch();
+      if (!co_await WaitForInput()) co_return;
       continue;
     }
     const Rest rest = Handle(control);
@@ -159,6 +161,22 @@ Awaitable<bool> Session::Flush() {
   const bool sent_all = co_await output_.Flush(socket_, error, &blocked_on_write_since_);
   thread_.sent_bytes += before - output_.pending_bytes();
   co_return sent_all;
+}
+
+void Session::ReleaseScratch() {
+  const auto release = [](auto& vector) {
+    if (vector.capacity() * sizeof(vector[0]) > kKeptScratchBytes) std::remove_reference_t<decltype(vector)>().swap(vector);
+  };
+  release(request_.frame_bytes);
+  release(payload_);
+  release(frames_);
+  release(facts_);
+  release(sample_.result.draws);
+  release(sample_.result.frames);
+  if (directory_ == thread_.directory) return;
+  directory_ = thread_.directory;
+  std::erase_if(uses_, [this](const Use& use) { return service_.Find(thread_, use.host->name) != use.host; });  // dropped
+  last_use_ = SIZE_MAX;
 }
 
 Awaitable<void> Session::EndTurn() {
@@ -237,6 +255,7 @@ Awaitable<void> Session::Finish(Rest rest) {
       co_await CountRejected();
       break;
     case Rest::kSample: {
+      sample_.result = {};
       co_await PrepareToWait();
       co_await service_.Sample(thread_, host_, sample_, AsCaller());
       ReplyToSample();

@@ -53,6 +53,7 @@ class Session {
  private:
   // Replies go out after this much payload taken in, so that a writer with a window refills it while the rest is being read.
   static constexpr uint64_t kBytesPerSend = 256u << 10;
+  static constexpr size_t kKeptScratchBytes = 12u << 10;  // of each kind while a connection is idle: 256 draws take 10 KB
 
   // What the synchronous part of a request leaves to be done.
   enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kRejected, kSample, kOther };
@@ -66,6 +67,8 @@ class Session {
   Awaitable<bool> WaitForInput();
   Awaitable<bool> Flush();
   Awaitable<void> EndTurn();
+  // Between two messages: gives back what large ones have left behind.
+  void ReleaseScratch();
 
   // Decodes and, if nothing has to be waited for, decides and replies. The hot path: no coroutine is entered.
   Rest Handle(const uint8_t* control);

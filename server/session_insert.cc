@@ -111,9 +111,11 @@ Awaitable<bool> Session::ReadPayload() {
 }
 
 Awaitable<void> Session::DiscardPayload() {
+  reading_since_ = steady_clock::now();
   uint64_t left = preamble_.payload_bytes;
   for (;;) {
-    const uint64_t ready = std::min<uint64_t>(left, input_.available().size());
+    // Whole words: what remains of one stays at the buffer's start, so that the message behind is aligned.
+    const uint64_t ready = std::min<uint64_t>(left, input_.available().size() / 8 * 8);
     input_.Consume(ready);
     left -= ready;
     if (left == 0) co_return;
@@ -158,6 +160,8 @@ Awaitable<void> Session::FinishInsert(bool payload_taken) {
       if (!reserved.done()) {
         Reply(reserved);
         co_await DiscardPayload();
+        payload_.clear();
+        co_await CountRejected();  // The writer is known all the same.
         co_return;
       }
     }
