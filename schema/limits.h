@@ -65,8 +65,9 @@ inline constexpr uint32_t kMaxWriters = 100'000;            // per buffer, least
 inline constexpr uint32_t kMaxReceiptsPerWriter = 8192;     // requests a writer may have unacknowledged
 inline constexpr uint32_t kMaxVersionsKept = 100'000;       // per run, oldest forgotten first
 inline constexpr uint32_t kMaxRuns = 1024;
-inline constexpr uint32_t kMaxWaitersListed = 4096;   // in one Waiters reply
-inline constexpr uint32_t kMaxVersionsListed = 4096;  // in one Versions reply, the newest
+inline constexpr uint64_t kMaxVersionBytes = 128u << 20;  // all runs together: 400,000 versions with a uri of 200 bytes
+inline constexpr uint32_t kMaxWaitersListed = 4096;       // in one Waiters reply
+inline constexpr uint32_t kMaxVersionsListed = 4096;      // in one Versions reply, the newest
 static_assert(kMaxVersionsListed * (3ull * kMaxIdBytes + kMaxUriBytes + 200) <= kMaxReplyControlBytes);
 
 }  // namespace replay

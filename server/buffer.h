@@ -16,7 +16,8 @@
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes
 //
 // Costs: Insert O(1) for each trajectory, evictions included. A draw O(1): 40 ns at 10^3 items, 80 ns at 10^6, since its cache
-// misses overlap (selectors.h says what newer items cost). Get, Delete O(1). Scan O(page). Alter O(items) where it must look at
+// misses overlap (selectors.h says what newer items cost). Get, Delete O(1). Scan O(page) where it goes on from one of the
+// last 8 pages' ends, else O(items). Alter O(items) where it must look at
 // each. Stats O(policy versions in the buffer). Beyond the frames about 115 bytes an item, 145 with each frame's header.
 
 #include <array>
@@ -115,7 +116,8 @@ struct BufferStats {
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0;
-  uint64_t withheld = 0;  // at the last Sample, whether it drew or waited
+  uint64_t withheld = 0;        // at the last Sample, whether it drew or waited
+  uint64_t withheld_total = 0;  // summed over the Samples that drew
   // reuse_gap: steps since last use, without first uses. item_draws: draws an item had when it was removed.
   Histogram staleness, reuse_gap, item_draws;
   int64_t oldest_version = 0, newest_version = 0;  // of the live items' oldest segments
@@ -146,7 +148,8 @@ class Buffer {
   // After a wait for staleness inserts no longer wait for pacing until a Sample draws again: what the trainer can use has yet
   // to come. Whoever waits in Insert must then be asked again. kError: a count that could never be met.
   Verdict Sample(const SampleRequest& request, SampleResult* result);
-  // Why the call would wait now: "12 of 64 items present". Empty if it would not.
+  // Why the call would wait now: "12 of 64 items present". Empty, kNone if it would not.
+  WaitReason WhatSampleWaitsFor(const SampleRequest& request) const;
   std::string WhyInsertWaits(uint32_t count) const;
   std::string WhySampleWaits(const SampleRequest& request) const;
 

@@ -62,6 +62,7 @@ Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   }
   result->step = request.step ? *request.step : s.cohorts.NewestStep();
   result->withheld = s.withheld;
+  s.withheld_total += s.withheld;
   s.RecordDraws(request, drawable, result);
   s.starving = false;
   s.pacing.OnDraw(request.count, request.given_back);
@@ -131,6 +132,10 @@ void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {
   for (uint32_t slot : slots)
     if (items[slot].draws >= options.max_draws) RemoveItem(slot, RemoveReason::kMaxDraws);
   Retain();
+}
+
+WaitReason Buffer::WhatSampleWaitsFor(const SampleRequest& request) const {
+  return state_->WhatSampleWaitsFor(request, state_->cohorts.CountDrawable(request.step));
 }
 
 std::string Buffer::WhySampleWaits(const SampleRequest& request) const {

@@ -64,7 +64,7 @@ struct Buffer::State {
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
-  uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0;
+  uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;
   Histogram staleness{kStepBounds}, reuse_gap{kStepBounds}, item_draws{kDrawBounds};
   int64_t consumer_step = 0;
   CostReport cost;

@@ -39,6 +39,7 @@ BufferStats Buffer::Stats() const {
   stats.tokens_inserted = s.tokens_inserted;
   stats.tokens_drawn = s.tokens_drawn;
   stats.withheld = s.withheld;
+  stats.withheld_total = s.withheld_total;
   stats.staleness = s.staleness;
   stats.reuse_gap = s.reuse_gap;
   stats.item_draws = s.item_draws;

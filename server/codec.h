@@ -96,6 +96,7 @@ struct ServerStats {
   uint64_t generation = 0;
   double uptime_seconds = 0;
   uint64_t connections = 0;
+  uint64_t waiting_versions = 0;
   uint64_t accepted_connections = 0;
   uint64_t memory_used_bytes = 0;
   uint64_t memory_limit_bytes = 0;

@@ -120,13 +120,14 @@ ServerConfig ParseConfig(const std::string& text) {
 
 void CheckConfig(const ServerConfig& config) {
   if (config.listen.empty()) throw ConfigError("server.listen is empty: the daemon must listen somewhere");
-  std::vector<std::string> addresses = config.listen;
-  if (!config.metrics_listen.empty()) addresses.push_back(config.metrics_listen);
-  for (const std::string& text : addresses) {
+  std::vector<std::pair<const char*, std::string>> addresses;
+  for (const std::string& text : config.listen) addresses.emplace_back("server.listen", text);
+  if (!config.metrics_listen.empty()) addresses.emplace_back("server.metrics_listen", config.metrics_listen);
+  for (const auto& [key, text] : addresses) {
     Address address;
-    if (std::string error = ParseAddress(text, &address); !error.empty()) throw ConfigError("server.listen: " + error);
+    if (std::string error = ParseAddress(text, &address); !error.empty()) throw ConfigError(std::string(key) + ": " + error);
     if (!IsLoopback(address) && !config.insecure_ok)
-      throw ConfigError("server.listen has \"" + text +
+      throw ConfigError(std::string(key) + " has \"" + text +
                         "\": beyond loopback anybody could read and write; set server.insecure_ok to true to accept that");
   }
   if (config.memory_limit_bytes < (16ull << 20))
@@ -134,21 +135,34 @@ void CheckConfig(const ServerConfig& config) {
   if (config.in_flight_bytes < (1ull << 20) || config.in_flight_bytes > config.memory_limit_bytes / 2)
     throw ConfigError("limits.in_flight_bytes is " + std::to_string(config.in_flight_bytes) +
                       ": must be from 1MiB to half of memory.limit, " + std::to_string(config.memory_limit_bytes / 2));
-  if (config.max_wait_ms < 1'000)
-    throw ConfigError("limits.max_wait is " + std::to_string(config.max_wait_ms) + "ms: must be at least 1s");
+  const auto at_least = [](const char* name, int64_t value_ms, int64_t least_ms) {
+    if (value_ms < least_ms)
+      throw ConfigError(std::string(name) + " is " + std::to_string(value_ms) + "ms: must be at least " +
+                        std::to_string(least_ms) + "ms");
+  };
+  at_least("server.handshake_timeout", config.handshake_timeout_ms, 100);
+  at_least("server.request_timeout", config.request_timeout_ms, 100);
+  at_least("server.send_timeout", config.send_timeout_ms, 100);
+  at_least("limits.max_wait", config.max_wait_ms, 1'000);
   if (config.buffers.size() > config.max_buffers)
     throw ConfigError("buffers has " + std::to_string(config.buffers.size()) +
                       " entries: at most limits.max_buffers = " + std::to_string(config.max_buffers));
   std::set<std::string> names;
-  uint64_t assigned = 0;
+  uint64_t assigned = 0, without_bound = 0;
   for (const auto& [name, options] : config.buffers) {
     if (!names.insert(name).second) throw ConfigError("buffers: the name \"" + name + "\" stands twice");
     assigned += options.capacity_bytes;
+    without_bound += options.capacity_bytes == 0;
   }
   if (assigned > config.memory_limit_bytes - config.in_flight_bytes)
     throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) +
                       ": memory.limit - limits.in_flight_bytes leaves " +
                       std::to_string(config.memory_limit_bytes - config.in_flight_bytes));
+  // A buffer without one gets a quarter of what is left.
+  if (without_bound > 0 && config.memory_limit_bytes - config.in_flight_bytes - assigned < (without_bound << 20))
+    throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) + " and leave " +
+                      std::to_string(config.memory_limit_bytes - config.in_flight_bytes - assigned) + " for " +
+                      std::to_string(without_bound) + " buffers that give none");
 }
 
 }  // namespace replay::server

@@ -1,5 +1,7 @@
 #include "server/http.h"
 
+#include <sys/socket.h>
+
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -8,6 +10,7 @@
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <string_view>
 #include <utility>
@@ -24,10 +27,11 @@ using Tcp = asio::ip::tcp;
 using Stream = beast::basic_stream<Tcp, Executor>;
 using Response = http::response<http::string_body>;
 
+constexpr int kMaxHttpConnections = 64;  // so that none of them takes the descriptors of the replay port
 constexpr uint32_t kHeaderLimitBytes = 8 << 10;
 constexpr std::chrono::seconds kTimeout{5};
 
-Response Answer(http::status status, std::string body, std::string_view type = "text/plain; charset=utf-8") {
+Response MakeResponse(http::status status, std::string body, std::string_view type = "text/plain; charset=utf-8") {
   Response response(status, 11);
   response.set(http::field::content_type, beast::string_view(type.data(), type.size()));
   response.keep_alive(false);
@@ -37,7 +41,7 @@ Response Answer(http::status status, std::string body, std::string_view type = "
 
 Awaitable<Response> Route(IoThread& thread, ReplayService& service, const http::request<http::empty_body>& request) {
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
-    Response refused = Answer(http::status::method_not_allowed, "only GET and HEAD\n");
+    Response refused = MakeResponse(http::status::method_not_allowed, "only GET and HEAD\n");
     refused.set(http::field::allow, "GET, HEAD");
     co_return refused;
   }
@@ -47,17 +51,17 @@ Awaitable<Response> Route(IoThread& thread, ReplayService& service, const http::
     ServerStats stats;
     co_await service.Stats(thread, "", stats);
     std::string text = RenderMetrics(stats);
-    co_return Answer(http::status::ok, std::move(text), "text/plain; version=0.0.4; charset=utf-8");
+    co_return MakeResponse(http::status::ok, std::move(text), "text/plain; version=0.0.4; charset=utf-8");
   }
-  if (path == "/livez") co_return Answer(http::status::ok, "alive\n");
+  if (path == "/livez") co_return MakeResponse(http::status::ok, "alive\n");
   if (path == "/readyz") {
-    if (thread.draining) co_return Answer(http::status::service_unavailable, "draining\n");
-    co_return Answer(http::status::ok, "ready\n");
+    if (thread.draining) co_return MakeResponse(http::status::service_unavailable, "draining\n");
+    co_return MakeResponse(http::status::ok, "ready\n");
   }
-  co_return Answer(http::status::not_found, "there are /metrics, /livez and /readyz\n");
+  co_return MakeResponse(http::status::not_found, "there are /metrics, /livez and /readyz\n");
 }
 
-Awaitable<void> Serve(IoThread& thread, ReplayService& service, Stream stream) {
+Awaitable<void> Answer(IoThread& thread, ReplayService& service, Stream& stream) {
   boost::system::error_code error;
   beast::flat_buffer buffer(kHeaderLimitBytes);
   http::request_parser<http::empty_body> parser;
@@ -68,7 +72,7 @@ Awaitable<void> Serve(IoThread& thread, ReplayService& service, Stream stream) {
   if (error == beast::error::timeout || error == http::error::end_of_stream) co_return;
   Response response;
   if (error) {
-    response = Answer(http::status::bad_request, "not a request this port takes: " + error.message() + "\n");
+    response = MakeResponse(http::status::bad_request, "not a request this port takes: " + error.message() + "\n");
   } else {
     response = co_await Route(thread, service, parser.get());
   }
@@ -112,6 +116,23 @@ void HttpServer::Stop() {
   acceptor_.close(ignored);
 }
 
+Awaitable<void> HttpServer::Serve(Socket socket) {
+  Stream stream(std::move(socket));
+  const auto place = open_.insert(open_.end(), {stream.socket().native_handle()});
+  const auto stays = [](const Open& open) { return !open.ending; };
+  if (std::count_if(open_.begin(), open_.end(), stays) > kMaxHttpConnections) {
+    Open& oldest = *std::find_if(open_.begin(), open_.end(), stays);
+    oldest.ending = true;
+    ::shutdown(oldest.fd, SHUT_RDWR);
+  }
+  try {
+    co_await Answer(thread_, service_, stream);
+  } catch (const std::exception& error) {
+    Log(LogLevel::kError, "metrics request failed", {{"error", error.what()}});
+  }
+  open_.erase(place);
+}
+
 Awaitable<void> HttpServer::Accept() {
   while (acceptor_.is_open()) {
     boost::system::error_code error;
@@ -124,7 +145,7 @@ Awaitable<void> HttpServer::Accept() {
       co_await rest.async_wait(asio::redirect_error(kUseAwaitable, error));
       continue;
     }
-    Awaitable<void> serve = Serve(thread_, service_, Stream(std::move(socket)));
+    Awaitable<void> serve = Serve(std::move(socket));
     asio::co_spawn(thread_.executor(), std::move(serve), asio::detached);
   }
 }

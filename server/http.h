@@ -1,11 +1,11 @@
 #pragma once
 // The HTTP port: /metrics for Prometheus, /livez and /readyz for probes. GET and HEAD only, no bodies, headers up to 8 KB, one
-// request within 5 s, no keep-alive: nothing a slow or hostile client does there holds anything up.
+// request within 5 s, no keep-alive, 64 connections, of which the oldest goes when one more comes: nothing a slow or hostile client
+// does there holds anything up.
 
 #include <boost/asio/ip/tcp.hpp>
 
-#include <functional>
-#include <memory>
+#include <list>
 #include <string>
 
 #include "schema/wire.h"
@@ -26,11 +26,19 @@ class HttpServer {
   void Stop();
 
  private:
+  using Socket = asio::basic_stream_socket<asio::ip::tcp, Executor>;
+  struct Open {
+    int fd;
+    bool ending = false;
+  };
+
   Awaitable<void> Accept();
+  Awaitable<void> Serve(Socket socket);
 
   IoThread& thread_;
   ReplayService& service_;
   Acceptor acceptor_;
+  std::list<Open> open_;  // oldest first
 };
 
 }  // namespace replay::server

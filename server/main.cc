@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +36,19 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
+// A connection is a descriptor; the usual soft limit is 1024, for programs that use select().
+void RaiseDescriptorLimit(uint64_t max_connections) {
+  constexpr uint64_t kReserve = 128;  // listeners, the metrics port, epoll
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < max_connections + kReserve)
+    Log(LogLevel::kWarning, "fewer descriptors than connections allowed",
+        {{"limit", std::to_string(limit.rlim_cur)}, {"server.max_connections", std::to_string(max_connections)}});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -49,7 +63,10 @@ int main(int argc, char** argv) {
   app.add_option("--listen", listen, "Address to serve: host:port or unix:/path; may be repeated (default 127.0.0.1:7070)");
   app.add_option("--metrics-listen", metrics_listen,
                  "host:port of /metrics, /livez, /readyz; \"off\" for none (default 127.0.0.1:7071)");
-  app.add_option("--memory-limit", memory_limit, "Bytes for everything held, e.g. 4GiB (default: 70 % of what there is)");
+  app.add_option(
+      "--memory-limit", memory_limit,
+      "Bytes of trajectories held and under way, e.g. 4GiB; an index of about 150 bytes each is on top (default: 70 % of what "
+      "there is)");
   app.add_option("--io-threads", io_threads, "Network threads (default 1)")->check(CLI::Range(1, 256));
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
@@ -93,6 +110,7 @@ int main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
+  RaiseDescriptorLimit(config.max_connections);
   try {
     replay::server::Server server(config);
     if (std::string error = server.Start(); !error.empty()) {

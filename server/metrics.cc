@@ -142,7 +142,10 @@ void AddPaper(const ServerStats& stats, Families& out) {
   out.Start("replay_item_draws", MetricType::Histogram, "Draws of an item when it was removed; bucket 0 is generation wasted.");
   for (Stats buffer : stats.buffers) out.Add(buffer.item_draws, {{"buffer", buffer.name}});
   PerBuffer(stats, out, "replay_staleness_withheld_total", kCounter,
-            "Live items passed over at a draw: newer than its step or of an older epoch.", [](Stats b) { return b.withheld; });
+            "Live items passed over, summed over the samples: newer than the step or of an older epoch.",
+            [](Stats b) { return b.withheld_total; });
+  PerBuffer(stats, out, "replay_buffer_items_withheld", kGauge, "Live items passed over at the latest sample.",
+            [](Stats b) { return b.withheld; });
   PerBuffer(stats, out, "replay_buffer_oldest_policy_version", kGauge, "Oldest policy version among live items.",
             [](Stats b) { return b.oldest_version; });
   PerBuffer(stats, out, "replay_buffer_newest_policy_version", kGauge, "Newest policy version among live items.",
@@ -182,6 +185,8 @@ void AddWaits(const ServerStats& stats, Families& out) {
                 {{"buffer", buffer.name}, {"op", op}, {"reason", std::string(ToString(static_cast<WaitReason>(i)))}});
     }
   }
+  out.Start("replay_version_waiters", MetricType::Gauge, "Calls waiting now for a policy version.");
+  out.Add(static_cast<double>(stats.waiting_versions), {});
   PerBuffer(stats, out, "replay_pacing_balance", MetricType::Gauge, "(inserted - baseline) * replay_ratio - drawn.",
             [](const BufferStats& b) { return b.pacing_balance; });
   PerBuffer(stats, out, "replay_pacing_tolerance", MetricType::Gauge, "The balance stays within plus and minus this.",

@@ -43,6 +43,14 @@ struct PolicyVersions::Run {
   }
 };
 
+namespace {
+
+uint64_t BytesOf(const PolicyVersion& version) {
+  return sizeof version + version.run_id.size() + version.label.size() + version.uri.size();
+}
+
+}  // namespace
+
 PolicyVersions::Snapshot PolicyVersions::Empty() { return std::make_shared<const PolicyVersions>(); }
 
 const PolicyVersions::Run* PolicyVersions::FindRun(const Key128& run) const {
@@ -51,25 +59,28 @@ const PolicyVersions::Run* PolicyVersions::FindRun(const Key128& run) const {
   return at != runs_.end() && (*at)->key == run ? at->get() : nullptr;
 }
 
-PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, std::string* error) const {
+PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, std::string* error, ErrorCode* code) const {
+  const auto fail = [&](ErrorCode failed, std::string message) {
+    *error = std::move(message);
+    if (code) *code = failed;
+    return nullptr;
+  };
   const Key128 key = HashId(version.run_id);
   auto changed = std::make_shared<Run>();
   if (const Run* run = FindRun(key)) {
     const PolicyVersion& newest = run->newest();
     const std::string both = "run \"" + version.run_id + "\": " + Describe(version) + " after " + Describe(newest) + ": ";
-    if (version.epoch < newest.epoch)
-      *error = both + "the epoch must not be lower";
-    else if (version.epoch == newest.epoch && version.version <= newest.version)
-      *error = both + "within an epoch the version must be higher; a trainer that restarts opens a higher epoch";
-    else if (version.epoch == newest.epoch && version.step < newest.step)
-      *error = both + "within an epoch the step must not be lower; a trainer that restarts opens a higher epoch";
-    else
-      error->clear();
-    if (!error->empty()) return nullptr;
+    if (version.epoch < newest.epoch) return fail(ErrorCode::kFailedPrecondition, both + "the epoch must not be lower");
+    if (version.epoch == newest.epoch && version.version <= newest.version)
+      return fail(ErrorCode::kFailedPrecondition,
+                  both + "within an epoch the version must be higher; a trainer that restarts opens a higher epoch");
+    if (version.epoch == newest.epoch && version.step < newest.step)
+      return fail(ErrorCode::kFailedPrecondition,
+                  both + "within an epoch the step must not be lower; a trainer that restarts opens a higher epoch");
     *changed = *run;
   } else if (runs_.size() >= kMaxRuns) {
-    *error = "run \"" + version.run_id + "\" would be one more than " + std::to_string(kMaxRuns) + " runs: none is forgotten";
-    return nullptr;
+    return fail(ErrorCode::kResourceExhausted, "run \"" + version.run_id + "\" would be one more than " +
+                                                   std::to_string(kMaxRuns) + " runs: none is forgotten");
   }
   error->clear();
 
@@ -79,9 +90,19 @@ PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, s
     changed->tail.clear();
   }
   changed->tail.push_back(version);
-  if (changed->full.size() * kPerChunk + changed->tail.size() > kMaxVersionsKept) changed->full.erase(changed->full.begin());
-
   auto next = std::make_shared<PolicyVersions>(*this);
+  next->bytes_ += BytesOf(version);
+  while (!changed->full.empty() &&
+         (changed->full.size() * kPerChunk + changed->tail.size() > kMaxVersionsKept || next->bytes_ > kMaxVersionBytes)) {
+    for (const PolicyVersion& forgotten : *changed->full.front()) next->bytes_ -= BytesOf(forgotten);
+    changed->full.erase(changed->full.begin());
+  }
+  if (next->bytes_ > kMaxVersionBytes) {
+    return fail(ErrorCode::kResourceExhausted, "run \"" + version.run_id + "\": all versions together have " +
+                                                   std::to_string(next->bytes_) + " bytes: at most " +
+                                                   std::to_string(kMaxVersionBytes) +
+                                                   " are kept, and this run has no older ones to forget");
+  }
   const auto at = std::partition_point(next->runs_.begin(), next->runs_.end(),
                                        [&](const auto& one) { return Order(one->key) < Order(key); });
   if (at != next->runs_.end() && (*at)->key == key)
@@ -102,13 +123,21 @@ const PolicyVersion* PolicyVersions::Later(const std::string& run_id, uint64_t e
   return std::tie(newest->epoch, newest->version) > std::tie(epoch, *version) ? newest : nullptr;
 }
 
-std::vector<PolicyVersion> PolicyVersions::List(const std::string& run_id) const {
+std::vector<PolicyVersion> PolicyVersions::List(const std::string& run_id, size_t most) const {
+  std::vector<const Run*> shown;
+  if (run_id.empty()) {
+    for (const auto& run : runs_) shown.push_back(run.get());
+  } else if (const Run* run = FindRun(HashId(run_id))) {
+    shown.push_back(run);
+  }
   std::vector<PolicyVersion> versions;
-  const Key128 key = HashId(run_id);
-  for (const auto& run : runs_) {
-    if (!run_id.empty() && run->key != key) continue;
-    for (const auto& chunk : run->full) versions.insert(versions.end(), chunk->begin(), chunk->end());
-    versions.insert(versions.end(), run->tail.begin(), run->tail.end());
+  for (const Run* run : shown) {
+    const size_t first = versions.size();
+    size_t left = most / shown.size();
+    for (auto at = run->tail.rbegin(); at != run->tail.rend() && left > 0; ++at, --left) versions.push_back(*at);
+    for (auto chunk = run->full.rbegin(); chunk != run->full.rend() && left > 0; ++chunk)
+      for (auto at = (*chunk)->rbegin(); at != (*chunk)->rend() && left > 0; ++at, --left) versions.push_back(*at);
+    std::reverse(versions.begin() + static_cast<ptrdiff_t>(first), versions.end());
   }
   return versions;
 }

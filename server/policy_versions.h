@@ -5,9 +5,9 @@
 // from an older step opens a higher epoch. An immutable value: Publish returns a new one, which replaces the old one whole on
 // every thread, so that readers need no lock.
 //
-// A run keeps its last kMaxVersionsKept versions, the oldest are forgotten (256 at a time) and then count as their own step.
-// There are at most kMaxRuns runs; a further one is refused. Publish: O(runs + versions of the run / 256), what did not change
-// is shared between snapshots. Look-ups: O(log runs + log versions). List: O(versions).
+// A run keeps its last kMaxVersionsKept versions, and fewer where all runs together come to kMaxVersionBytes; the oldest are
+// forgotten (256 at a time) and then count as their own step. There are at most kMaxRuns runs; a further one is refused. Publish: O(runs + versions of the run / 256), what did not change
+// is shared between snapshots. Look-ups: O(log runs + log versions). List: O(what it returns).
 
 #include <cstdint>
 #include <memory>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "schema/message.h"
+#include "server/verdict.h"
 
 namespace replay::server {
 
@@ -33,14 +34,15 @@ class PolicyVersions {
   using Snapshot = std::shared_ptr<const PolicyVersions>;
   static Snapshot Empty();
 
-  // A registry with `version` added, or null and `error`, which names both versions and the rule.
-  Snapshot Publish(const PolicyVersion& version, std::string* error) const;
+  // A registry with `version` added, or null, `code` and `error`, which names both versions and the rule.
+  Snapshot Publish(const PolicyVersion& version, std::string* error, ErrorCode* code = nullptr) const;
 
   // The newest version of a run, or null.
   const PolicyVersion* Newest(const std::string& run_id) const;
   // The newest if it is later than (epoch, version); any if `version` is null.
   const PolicyVersion* Later(const std::string& run_id, uint64_t epoch, const int64_t* version) const;
-  std::vector<PolicyVersion> List(const std::string& run_id) const;  // of all runs when empty; newest of each run last
+  // The newest of a run, or of each run when `run_id` is empty, the newest last; `most` in all, each run its share.
+  std::vector<PolicyVersion> List(const std::string& run_id, size_t most) const;
 
   // By the hash of the run id, as an index row knows it.
   uint64_t CurrentEpoch(Key128 run) const;  // 0 if nothing was published
@@ -53,6 +55,7 @@ class PolicyVersions {
   struct Run;  // shared between snapshots: only the run that changed is copied
   const Run* FindRun(const Key128& run) const;
   std::vector<std::shared_ptr<const Run>> runs_;  // sorted by key
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace replay::server

@@ -211,8 +211,9 @@ Awaitable<void> ReplayService::InstallVersions(IoThread& thread, PolicyVersions:
 Awaitable<Verdict> ReplayService::PublishOnControl(PolicyVersion& version) {
   if (version.published_at_unix_ns == 0) version.published_at_unix_ns = UnixNanoseconds();
   std::string error;
-  const PolicyVersions::Snapshot next = control().versions->Publish(version, &error);
-  if (!next) co_return Verdict::Failed(ErrorCode::kFailedPrecondition, error);
+  ErrorCode code{};
+  const PolicyVersions::Snapshot next = control().versions->Publish(version, &error, &code);
+  if (!next) co_return Verdict::Failed(code, error);
   control().versions = next;  // At once: a second publish that comes in meanwhile builds on it.
   for (auto& thread : threads_) {
     Awaitable<void> install = InstallVersions(*thread, next);
@@ -322,6 +323,12 @@ Awaitable<void> ReplayService::StatsOn(IoThread& thread, const std::string& buff
     shown.waiting_inserts = host->insert_waiters.size();
     shown.waiting_samples = host->sample_waiters.size();
   }
+  stats.waiting_versions += thread.version_waiters.size();
+  co_return;
+}
+
+// After StatsOn of all threads: who waits for memory does so on the connection's thread, whichever the buffer's is.
+Awaitable<void> ReplayService::MemoryWaitsOn(IoThread& thread, ServerStats& stats) {
   for (const Waiter* waiter : thread.memory_waiters) {
     for (BufferStats& shown : stats.buffers) {
       if (shown.name != waiter->buffer) continue;
@@ -346,6 +353,10 @@ Awaitable<void> ReplayService::Stats(IoThread& thread, const std::string& buffer
     Awaitable<void> work = StatsOn(*asked, buffer, stats);
     co_await RunOn(*asked, thread, std::move(work));
   }
+  for (auto& asked : threads_) {
+    Awaitable<void> work = MemoryWaitsOn(*asked, stats);
+    co_await RunOn(*asked, thread, std::move(work));
+  }
   std::sort(stats.buffers.begin(), stats.buffers.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
 }
 
@@ -355,7 +366,7 @@ Awaitable<void> ReplayService::WaitersOn(IoThread& thread, const std::string& bu
     ListWaiters(host->insert_waiters, waiters);
     ListWaiters(host->sample_waiters, waiters);
   }
-  ListWaiters(thread.memory_waiters, waiters);
+  ListWaiters(thread.memory_waiters, waiters, buffer);
   if (buffer.empty()) ListWaiters(thread.version_waiters, waiters);
   co_return;
 }

@@ -72,21 +72,24 @@ struct SampleWaiter final : Waiter {
   SampleWaiter(const ReplayService& replay_service, BufferHost& buffer_host, SampleCall& waiting_call, const Caller& caller)
       : Waiter(buffer_host.home, caller, Verb::kSample), service(replay_service), host(buffer_host), call(waiting_call) {
     buffer = host.name;
-    if (call.verdict.waits()) reason = call.verdict.reason;
   }
   bool Attempt() override {
     call.verdict = host.buffer->Sample(call.request, &call.result);
-    if (call.verdict.waits()) reason = call.verdict.reason;
     return !call.verdict.waits();
   }
   std::string Why() const override { return service.WhySampleWaits(host, call.request); }
-  WaitReason Reason() const override { return service.WithProducers(host, reason); }
+  // What it waits for itself or, if that is nothing, what the head of the queue waits for.
+  WaitReason Reason() const override {
+    const Waiter* head = host.sample_waiters.empty() ? this : host.sample_waiters.front();
+    const WaitReason own = host.buffer ? host.buffer->WhatSampleWaitsFor(call.request) : WaitReason::kNone;
+    if (own == WaitReason::kNone && head != this) return head->Reason();
+    return service.WithProducers(host, own);
+  }
   uint32_t Cost() const override { return call.request.count; }
 
   const ReplayService& service;
   BufferHost& host;
   SampleCall& call;
-  WaitReason reason = WaitReason::kPacing;  // behind others: what they wait for
 };
 
 struct VersionWaiter final : Waiter {
@@ -166,8 +169,14 @@ bool ReplayService::SampleNow(BufferHost& host, SampleCall& call) {
   }
   if (!host.sample_waiters.empty()) return false;
   call.verdict = host.buffer->Sample(call.request, &call.result);
-  // Inserts may go on after a draw, and when a draw finds nothing it may use: the buffer then lets fresher items in.
-  if (!host.insert_waiters.empty()) Pump(host);
+  if (host.insert_waiters.empty()) return !call.verdict.waits();
+  // Inserts may go on after a draw, and when a draw finds nothing it may use: the buffer then lets fresher items in, and they may
+  // be what this draw needs.
+  Pump(host);
+  if (call.verdict.waits()) {
+    call.verdict = host.buffer->Sample(call.request, &call.result);
+    if (call.verdict.done()) Pump(host);
+  }
   return !call.verdict.waits();
 }
 
@@ -318,13 +327,15 @@ void ReplayService::Drain(IoThread& thread) {
   }
 }
 
-void ReplayService::ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters) const {
+void ReplayService::ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters,
+                                const std::string& buffer) const {
   const auto now = steady_clock::now();
   const auto to_ms = [](auto span) {
     return static_cast<uint64_t>(std::max<int64_t>(0, duration_cast<milliseconds>(span).count()));
   };
   for (const Waiter* waiter : queue) {
     if (waiters.size() >= kMaxWaitersListed) return;
+    if (!buffer.empty() && waiter->buffer != buffer) continue;
     WaiterInfo& info = waiters.emplace_back();
     info.buffer = waiter->buffer;
     info.verb = waiter->verb;

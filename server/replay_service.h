@@ -167,11 +167,12 @@ class ReplayService {
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);
   WaitReason WithProducers(const BufferHost& host, WaitReason reason) const;
   std::string WhySampleWaits(const BufferHost& host, const SampleRequest& request) const;
-  void ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters) const;
+  void ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters, const std::string& buffer = "") const;
 
   Awaitable<void> PumpAtHome(BufferHost& host);
   Awaitable<void> DeleteAtHome(BufferHost& host, const Request& request, GetResult& result);
   Awaitable<void> StatsOn(IoThread& thread, const std::string& buffer, ServerStats& stats);
+  Awaitable<void> MemoryWaitsOn(IoThread& thread, ServerStats& stats);
   Awaitable<void> WaitersOn(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters);
 
   // On the control thread.

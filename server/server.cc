@@ -153,7 +153,7 @@ Awaitable<void> Server::Accept(Listener& listener) {
       continue;  // Closes it.
     }
     ConfigureSocket(socket.native_handle());
-    if (!listener.address.is_unix()) ConfigureKeepalive(socket.native_handle());
+    if (!listener.address.is_unix()) ConfigureKeepalive(socket.native_handle(), milliseconds(config_.send_timeout_ms));
     std::string peer = PeerName(listener.address, socket);
     asio::post(thread.executor(), [this, &thread, moved = std::move(socket), name = std::move(peer)]() mutable {
       auto session = std::make_unique<Session>(thread, service_, std::move(moved), std::move(name));
@@ -219,8 +219,9 @@ Awaitable<void> Server::Shutdown() {
     boost::system::error_code ignored;
     co_await pause.async_wait(asio::redirect_error(kUseAwaitable, ignored));
   }
+  // Whoever is left is closed, at least once, whatever the timeout: an idle session would keep its thread.
   const auto close_by = steady_clock::now() + milliseconds(config_.drain_timeout_ms);
-  while (service_.connections.load() > 0 && steady_clock::now() < close_by) {
+  for (bool first = true; service_.connections.load() > 0 && (first || steady_clock::now() < close_by); first = false) {
     for (auto& thread : threads_) {
       Awaitable<void> close = CloseSessions(*thread);
       co_await RunOn(*thread, *threads_[0], std::move(close));

@@ -44,7 +44,6 @@ class Server {
 
   std::string Listen(const std::string& text);
   Awaitable<void> Accept(Listener& listener);
-  void StartSession(Socket socket, const Address& address);
   Awaitable<void> Sweep(IoThread& thread, Timer& timer);
   Awaitable<void> Shutdown();
 

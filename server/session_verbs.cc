@@ -38,9 +38,7 @@ Awaitable<void> Session::FinishOther() {
       co_return;
     }
     case Verb::kVersions: {
-      std::vector<PolicyVersion> versions = thread_.versions->List(request_.version.run_id);
-      if (versions.size() > kMaxVersionsListed) versions.erase(versions.begin(), versions.end() - kMaxVersionsListed);
-      thread_.encoder.Versions(request_.id, versions, output_);
+      thread_.encoder.Versions(request_.id, thread_.versions->List(request_.version.run_id, kMaxVersionsListed), output_);
       co_return;
     }
     case Verb::kStats: {

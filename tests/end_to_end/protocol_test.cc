@@ -844,6 +844,68 @@ TEST_P(Protocol, BuffersDoNotMixAndTheirCountsAddUp) {
   }
 }
 
+// --- What stands behind a payload that is skipped ------------------------------------------------------------------------------
+
+TEST_P(Protocol, WhatFollowsASkippedPayloadIsUnderstoodHoweverTheBytesAreSplit) {
+  Daemon daemon(Options());
+  RawClient client(daemon.address(), true);
+  const Bytes skipped = InsertBytes({.id = 1, .buffer = "nowhere"}, {MakeTrajectory({.length = 100})});
+  const Bytes both = Concatenate({skipped, PingBytes(2)});
+  for (size_t split = skipped.size() - 17; split < skipped.size() + 9; ++split) {
+    client.Send(std::span<const uint8_t>(both).first(split));
+    std::this_thread::sleep_for(milliseconds(5));
+    client.Send(std::span<const uint8_t>(both).subspan(split));
+    EXPECT_EQ("notFound", CodeName(client.Receive().code())) << split;
+    ASSERT_EQ("2 ok", client.Receive().ToString()) << split;
+    client.Send(std::span<const uint8_t>(skipped).first(split - 9));  // The same with a frame that takes the general path.
+    std::this_thread::sleep_for(milliseconds(5));
+    client.Send(std::span<const uint8_t>(skipped).subspan(split - 9));
+    client.Send(InsertBytes({.id = 3}, {MakeTrajectory({.id = "t" + std::to_string(split), .rich = true})}));
+    EXPECT_EQ("notFound", CodeName(client.Receive().code())) << split;
+    ASSERT_EQ("3 ok", client.Receive().ToString()) << split;
+  }
+}
+
+// --- Waits -------------------------------------------------------------------------------------------------------------------------
+
+TEST_P(Protocol, WhoWaitsBehindOthersShowsWhatItWaitsForItself) {
+  Daemon daemon(Options());
+  RawClient other(daemon.address(), true);
+  std::vector<RawClient> waiting;
+  for (uint64_t i = 0; i < 3; ++i) {
+    waiting.emplace_back(daemon.address(), true);
+    waiting.back().Send(SampleBytes({.timeout_ms = 60'000}));
+  }
+  EXPECT_EQ(3u, StatsUntil(other, [](const auto& c) { return c.waiting_samples == 3; }).waiting_samples);
+  const std::string text = HttpGet(daemon.metrics_address(), "/metrics");
+  EXPECT_NE(std::string::npos, text.find("replay_waiters{buffer=\"rollouts\",op=\"sample\",reason=\"min_size\"} 3\n")) << text;
+}
+
+// Items newer than the trainer's step are all there is, older ones wait for pacing: the draw that finds nothing lets them in, and
+// is met by them, on whichever thread its connection lives.
+TEST_P(Protocol, ADrawIsMetByTheInsertsThatItLetsIn) {
+  std::string buffers;
+  for (const char* name : {"a", "b", "c"})
+    buffers += std::string(buffers.empty() ? "[" : ",") + R"({"name": ")" + name +
+               R"(", "capacity_items": 1000, "capacity_bytes": "1MiB", "replay_ratio": 1, "tolerance": 8,
+                   "max_draws_per_sample": 4, "max_insert": 4})";
+  Daemon daemon(Options({.buffers = buffers + "]"}));
+  RawClient other(daemon.address(), true);
+  for (const char* buffer : {"a", "b", "c"}) {
+    RawClient writer(daemon.address(), true), sampler(daemon.address(), true);
+    for (int i = 0; i < 3; ++i)
+      ASSERT_TRUE(
+          writer.Call(InsertBytes({.buffer = buffer}, MakeGroup(4, {.id = "new" + std::to_string(i), .versions = {10}}))).ok());
+    writer.Send(InsertBytes({.buffer = buffer, .timeout_ms = 60'000}, MakeGroup(4, {.id = "old", .versions = {5}})));
+    ASSERT_EQ(1u, StatsUntil(
+                      other, [](const auto& c) { return c.waiting_inserts == 1; }, buffer)
+                      .waiting_inserts);
+    const auto before = steady_clock::now();
+    EXPECT_TRUE(sampler.Call(SampleBytes({.buffer = buffer, .timeout_ms = 5'000, .count = 1, .step = 5})).ok()) << buffer;
+    EXPECT_LT(steady_clock::now() - before, milliseconds(2'500)) << buffer;
+  }
+}
+
 // --- Those who hold a connection up --------------------------------------------------------------------------------------------
 
 TEST_P(Protocol, SilentDrippingAndUnreadingPeersAreDisconnected) {
@@ -883,6 +945,35 @@ TEST_P(Protocol, NoCallWaitsLongerThanTheDaemonAllows) {
   EXPECT_GE(steady_clock::now() - before, milliseconds(1'000));
 }
 
+// A large request leaves nothing behind on its connection.
+TEST_P(Protocol, AnIdleConnectionCostsLittleWhateverItHasAskedFor) {
+  Daemon daemon(Options());
+  std::vector<RawClient> clients;
+  clients.emplace_back(daemon.address(), true);
+  ASSERT_TRUE(clients[0].Call(InsertBytes({}, {MakeTrajectory()})).ok());
+  const auto ask = [&] {
+    clients.emplace_back(daemon.address(), true);
+    EXPECT_TRUE(clients.back().Call(SampleBytes({.count = kMaxSampleCount})).ok());
+    EXPECT_TRUE(clients.back().Call(PingBytes(1)).ok());
+  };
+  for (int i = 0; i < 4; ++i) ask();
+  const uint64_t before = daemon.rss_bytes();
+  for (int i = 0; i < 40; ++i) ask();
+  const uint64_t after = std::max(before, daemon.rss_bytes());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(after - before, 40u * 256 * 1024) << "the draws of one such sample take 2.6 MB";
+#endif
+}
+
+TEST(MetricsPort, LetsTheOldestOfManyConnectionsGo) {
+  Daemon daemon;
+  std::vector<RawClient> idle;
+  for (int i = 0; i < 200; ++i) idle.emplace_back(daemon.metrics_address());
+  EXPECT_TRUE(idle.front().WaitClosed(milliseconds(3'000))) << "and not only at the deadline of its request, 5 s";
+  EXPECT_NE(std::string::npos, HttpGet(daemon.metrics_address(), "/metrics").find("replay_items"));
+  EXPECT_LT(daemon.open_files(), 120u) << "they would take the descriptors of the replay port";
+}
+
 TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZero) {
   Daemon daemon(Options());
   RawClient sampler(daemon.address(), true), versions(daemon.address(), true), idle(daemon.address(), true);
@@ -892,6 +983,14 @@ TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZer
   kill(daemon.pid(), SIGTERM);
   EXPECT_EQ("3 unavailable draining: the server is shutting down: try again when it is back", sampler.Receive().ToString());
   EXPECT_EQ("4 unavailable draining: the server is shutting down: try again when it is back", versions.Receive().ToString());
+  EXPECT_TRUE(idle.WaitClosed());
+  daemon.AwaitExit();
+}
+
+TEST_P(Protocol, ADaemonThatGivesNoTimeToDrainLeavesAllTheSame) {
+  Daemon daemon(Options({.server = R"("drain_timeout": "0s")"}));
+  RawClient idle(daemon.address(), true);
+  kill(daemon.pid(), SIGTERM);
   EXPECT_TRUE(idle.WaitClosed());
   daemon.AwaitExit();
 }

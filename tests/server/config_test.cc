@@ -54,7 +54,9 @@ TEST(Config, RefusesWhatItDoesNotKnowWithTheNearestName) {
 
 TEST(Config, BoundsWaitsFromBelow) {
   EXPECT_EQ(90'000, ParseConfig(R"({"limits": {"max_wait": "90s"}})").max_wait_ms);
-  EXPECT_EQ("limits.max_wait is 10ms: must be at least 1s", Refusal(R"({"limits": {"max_wait": "10ms"}})"));
+  EXPECT_EQ("limits.max_wait is 10ms: must be at least 1000ms", Refusal(R"({"limits": {"max_wait": "10ms"}})"));
+  EXPECT_EQ("server.handshake_timeout is 0ms: must be at least 100ms", Refusal(R"({"server": {"handshake_timeout": "0s"}})"));
+  EXPECT_EQ("", Refusal(R"({"server": {"drain_timeout": "0s"}})"));
 }
 
 TEST(Config, RefusesADuplicateKey) {

@@ -92,19 +92,62 @@ TEST(PolicyVersions, ListGivesOneRunOrAllNewestLast) {
   auto versions = PolicyVersions::Empty();
   for (int64_t version = 1; version <= 600; ++version) versions = Publish(versions, "r", 0, version, version);
   versions = Publish(versions, "s", 0, 7, 7);
-  EXPECT_EQ(601u, versions->List("").size());
-  const auto list = versions->List("r");
+  EXPECT_EQ(601u, versions->List("", 10'000).size());
+  const auto list = versions->List("r", 10'000);
   ASSERT_EQ(600u, list.size());
   for (size_t i = 0; i < list.size(); ++i) EXPECT_EQ(static_cast<int64_t>(i) + 1, list[i].version);
-  EXPECT_TRUE(versions->List("other").empty());
+  EXPECT_TRUE(versions->List("other", 10).empty());
+}
+
+TEST(PolicyVersions, ListGivesEachRunItsShareOfTheNewest) {
+  auto versions = PolicyVersions::Empty();
+  for (int64_t version = 1; version <= 600; ++version) {
+    versions = Publish(versions, "r", 0, version, version);
+    versions = Publish(versions, "s", 0, version, version);
+  }
+  const auto list = versions->List("", 300);
+  ASSERT_EQ(300u, list.size());
+  for (size_t i = 0; i < 150; ++i) {
+    EXPECT_EQ(static_cast<int64_t>(451 + i), list[i].version);
+    EXPECT_EQ(static_cast<int64_t>(451 + i), list[150 + i].version);
+  }
+  EXPECT_NE(list[0].run_id, list[299].run_id);
+  EXPECT_EQ(600, versions->List("r", 1)[0].version);
+}
+
+// A uri may have kilobytes: what all runs hold is bounded in bytes, and a run that hits the bound forgets its own oldest.
+TEST(PolicyVersions, HoldNoMoreBytesThanAllowed) {
+  PolicyVersion published;
+  published.uri.assign(100'000, 'u');
+  published.run_id = "r";
+  auto versions = PolicyVersions::Empty();
+  std::string error;
+  ErrorCode code{};
+  const int64_t fit = kMaxVersionBytes / 100'000;
+  for (published.version = published.step = 0; published.version < fit + 300; published.step = ++published.version) {
+    versions = versions->Publish(published, &error, &code);
+    ASSERT_TRUE(versions) << error;
+  }
+  EXPECT_LE(versions->List("r", 1'000'000).size(), static_cast<size_t>(fit));
+  EXPECT_EQ(fit + 299, versions->Newest("r")->version);
+  // Another run's: it has nothing of its own to forget.
+  published.run_id = "s";
+  PolicyVersions::Snapshot next = versions;
+  for (published.version = 0; next; ++published.version) {
+    ASSERT_LT(published.version, fit);
+    versions = next;
+    next = versions->Publish(published, &error, &code);
+  }
+  EXPECT_EQ(ErrorCode::kResourceExhausted, code);
+  EXPECT_TRUE(error.starts_with("run \"s\": all versions together have ")) << error;
 }
 
 TEST(PolicyVersions, ForgetTheOldestBeyondTheLimit) {
   auto versions = PolicyVersions::Empty();
   const auto count = static_cast<int64_t>(kMaxVersionsKept) + 10;
   for (int64_t version = 0; version < count; ++version) versions = Publish(versions, "r", 0, version, 10 * version);
-  EXPECT_LE(versions->List("r").size(), kMaxVersionsKept);
-  EXPECT_GT(versions->List("r").size(), kMaxVersionsKept - 256);
+  EXPECT_LE(versions->List("r", 2 * kMaxVersionsKept).size(), kMaxVersionsKept);
+  EXPECT_GT(versions->List("r", 2 * kMaxVersionsKept).size(), kMaxVersionsKept - 256);
   EXPECT_EQ(3, versions->StepOf(HashId("r"), 0, 3));  // forgotten: its own step
   EXPECT_EQ(10 * (count - 1), versions->StepOf(HashId("r"), 0, count - 1));
   EXPECT_EQ(5000, versions->StepOf(HashId("r"), 0, 500));
