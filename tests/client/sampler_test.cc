@@ -1,6 +1,11 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <gtest/gtest.h>
 
 #include <condition_variable>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <mutex>
 
@@ -245,6 +250,39 @@ TEST(Sampler, EndsWhileARequestWaits) {
   const std::lock_guard lock(mutex);
   done = true;
   over.notify_all();
+}
+
+// A reply for which there is no memory is one more trouble that may pass: said, tried again, and in nobody's way at the end.
+TEST(Sampler, OutlivesMemoryThatRanOut) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer reserves more addresses than a limit can leave";
+#else
+  rlimit before{};
+  ASSERT_EQ(0, getrlimit(RLIMIT_AS, &before));
+  Frame large = Frame::Allocate(kMaxFrameBytes);
+  std::memset(large.mutable_data(), 0, large.size());
+  FakeServer server([&](FakeServer::Request& request) {
+    if (request.connection > 1) {
+      setrlimit(RLIMIT_AS, &before);
+      return Answer(request);
+    }
+    const std::vector<uint8_t> reply = testing::SampleReply(request.id, request.step, {large});
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    rlimit limit = before;
+    limit.rlim_cur = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + (24u << 20);
+    setrlimit(RLIMIT_AS, &limit);
+    request.Send(reply);
+  });
+  {
+    Client client({.address = server.address()});
+    const auto sampler = client.NewSampler("b", {.count = 2, .prefetch = 0});
+    const auto batch = sampler->Next(7, 30s);
+    EXPECT_TRUE(batch) << batch.error().ToString();
+    EXPECT_EQ(1u, sampler->progress().reconnects);
+  }
+  setrlimit(RLIMIT_AS, &before);
+#endif
 }
 
 }  // namespace
