@@ -62,10 +62,11 @@ class InputBuffer {
   uint64_t received_bytes() const { return received_bytes_; }  // ever
 
   // Receives once without waiting; not at all where the last receive is known to have taken everything. Invalidates
-  // `available()`. kClosed: the peer closed, or an error (`error`, empty on an orderly close).
-  Received FillNow(int fd, boost::system::error_code& error) {
+  // `available()`. kClosed: the peer closed, or an error (`error`, empty on an orderly close). `alone`: this thread has nobody
+  // else to serve, and may let others have the core first.
+  Received FillNow(int fd, boost::system::error_code& error, bool alone = false) {
     const bool guess = drained_;
-    if (guess && !guesses_.Try()) return Received::kNothing;
+    if (guess && !guesses_.Try(alone)) return Received::kNothing;
     MakeRoom();
     iovec piece{block_.get() + end_, kInputBufferBytes - end_};
     if (std::exchange(after_large_body_, false)) piece.iov_len = std::min(piece.iov_len, kBytesBeyondLargeBody);
@@ -172,17 +173,19 @@ class InputBuffer {
     return got;
   }
 
-  // Whether to try a receive where the last one took all there was, once whoever waits for this core has had it. A peer on the
-  // same core then reads our reply and asks again, and the wait between is saved: two of four system calls. Otherwise the try is
-  // for nothing, so it is made less and less often while it fails, and hardly ever where the core comes back late: then it is
-  // contended, and who sleeps is woken sooner than who has yielded.
+  // Whether to try a receive where the last one took all there was. A peer on the same core often runs, and asks again, within our
+  // send, and nearly always if we let it have the core: then the wait between, two of four system calls, is saved. Otherwise the
+  // try is for nothing, so it is made less and less often while it fails, and hardly ever where the core comes back late: then it
+  // is contended, and who sleeps is woken sooner than who has yielded.
   class Guesses {
    public:
-    bool Try() {
+    bool Try(bool yield) {
       if (skip_ > 0) {
         --skip_;
         return false;
       }
+      late_ = false;
+      if (!yield) return true;
       const auto begin = std::chrono::steady_clock::now();
       sched_yield();
       late_ = std::chrono::steady_clock::now() - begin > kLate;

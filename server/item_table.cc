@@ -25,13 +25,13 @@ uint32_t ItemTable::Add(const TrajectoryFacts& facts, Outcome outcome) {
   if (oldest_fresh_ == kNoSlot) oldest_fresh_ = slot;
   ++fresh_;
   identities_[slot] = {facts.id, facts.group};
-  index_.Insert(SlotIndex::Hash(facts.id), slot);
+  index_.Insert(HashOf(facts.id), slot);
   return slot;
 }
 
 void ItemTable::Remove(uint32_t slot) {
   Item& item = items_[slot];
-  index_.Erase(SlotIndex::Hash(identities_[slot].id), slot);
+  index_.Erase(HashOf(identities_[slot].id), slot);
   if (next_page_end_ > 0) {
     for (PageEnd& end : page_ends_)
       if (end.slot == slot) end.slot = item.older;

@@ -125,7 +125,7 @@ Received Session::FillNow() {
   if (!SendNow()) return Received::kNothing;
   if (input_.available().empty()) output_.Release();
   boost::system::error_code error;
-  const Received received = input_.FillNow(socket_.native_handle(), error);
+  const Received received = input_.FillNow(socket_.native_handle(), error, /*alone=*/thread_.sessions.size() == 1);
   if (received == Received::kSome) {
     CountReceived();
     last_fill_ = steady_clock::now();
