@@ -20,6 +20,7 @@
 #include "tests/support/make_trajectory.h"
 #include "tests/support/mutate.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
 
 namespace replay::test {
 namespace {
@@ -31,13 +32,7 @@ milliseconds HowLong() {
   return milliseconds(1000 * (seconds ? std::max(1, std::atoi(seconds)) : 5));
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr milliseconds kGoodClientDeadline{10'000};
-constexpr bool kSanitized = true;
-#else
-constexpr milliseconds kGoodClientDeadline{2'000};
-constexpr bool kSanitized = false;
-#endif
+constexpr milliseconds kGoodClientDeadline{kSanitized ? 10'000 : 2'000};
 
 std::vector<Bytes> RealRequests(const std::string& id) {
   return {HelloBytes(1),
@@ -103,7 +98,7 @@ void Attack(const std::string& address, std::mt19937_64& random, steady_clock::t
     client.WaitClosed(milliseconds(300));
   }
   // A FIN behind more bytes than the daemon's receive buffer holds does not arrive while it does not read: the one way to leave
-  // that a waiting call finds out at its deadline only, which after a mutation may be weeks away (server/README.md).
+  // that a waiting call finds out at its deadline only, which after a mutation may be limits.max_wait away (server/README.md).
   int unsent = 0;
   if (client.fd() >= 0 && ioctl(client.fd(), SIOCOUTQ, &unsent) == 0 && unsent > 0) client.Reset();
 }

@@ -18,18 +18,13 @@
 #include "tests/support/make_trajectory.h"
 #include "tests/support/mutate.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/wire_words.h"
 
 namespace replay::test {
 namespace {
 
 using std::chrono::steady_clock;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // The core of the suite runs with the buffers on the connections' thread and on others.
 class Protocol : public testing::TestWithParam<int> {

@@ -9,15 +9,10 @@
 #include <vector>
 
 #include "schema/message.h"
+#include "tests/support/sanitized.h"
 
 namespace replay {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kGlibcMalloc = false;
-#else
-constexpr bool kGlibcMalloc = true;
-#endif
 
 // Bytes of the heap for which huge pages have been asked ("hg" of the flags in smaps).
 uint64_t AskedFor() {
@@ -48,7 +43,7 @@ std::vector<Frame> FramesOf(uint64_t total_bytes) {
 }
 
 TEST(HugeHeap, AsksForTheHeapAsItGrowsOnceToldTo) {
-  if (!kGlibcMalloc) GTEST_SKIP() << "a sanitizer's heap is not this one";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's heap is not this one";
   if (!SystemHasHugePages()) GTEST_SKIP() << "this system has no transparent huge pages";
   const std::vector<Frame> before = FramesOf(16 << 20);
   EXPECT_EQ(0u, AskedFor());

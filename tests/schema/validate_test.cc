@@ -13,6 +13,7 @@
 
 #include "tests/support/make_trajectory.h"
 #include "tests/support/mutate.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/wire_words.h"
 
 namespace replay {
@@ -40,11 +41,7 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kMostSecondsAMessage = 0.5;
-#else
-constexpr double kMostSecondsAMessage = 0.05;
-#endif
+constexpr double kMostSecondsAMessage = test::kSanitized ? 0.5 : 0.05;
 
 // --- What is valid ---------------------------------------------------------------------------------------------------------
 

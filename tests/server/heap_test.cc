@@ -6,16 +6,12 @@
 #include <memory>
 #include <vector>
 
+#include "tests/support/sanitized.h"
+
 namespace replay::server {
 namespace {
 
 using std::chrono::seconds;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kGlibcMalloc = false;
-#else
-constexpr bool kGlibcMalloc = true;
-#endif
 
 // Blocks of 64 KB, every other of which has been freed: no free memory at the end of the heap, where free() could return it.
 class Fragmented {
@@ -36,7 +32,7 @@ class Fragmented {
 };
 
 TEST(HeapWatch, GivesFreePagesBackAboveTheLimit) {
-  if (!kGlibcMalloc) GTEST_SKIP() << "a sanitizer's malloc does not trim";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's malloc does not trim";
   const uint64_t before = HeapWatch::ResidentBytes();
   const Fragmented blocks(512);
   EXPECT_GE(HeapWatch::ResidentBytes(), before + 48 * (1 << 20));
@@ -52,7 +48,7 @@ TEST(HeapWatch, LeavesTheHeapAloneBelowTheLimit) {
 }
 
 TEST(HeapWatch, WaitsAMinuteWhereThereIsNothingToGiveBack) {
-  if (!kGlibcMalloc) GTEST_SKIP() << "a sanitizer's malloc does not trim";
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's malloc does not trim";
   HeapWatch watch(1);
   const auto start = HeapWatch::TimePoint() + seconds(1);
   watch.Check(start);
