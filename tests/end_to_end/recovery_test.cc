@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -21,6 +22,7 @@
 #include "tests/support/daemon.h"
 #include "tests/support/make_trajectory.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitized.h"
 
 extern char** environ;
 
@@ -29,12 +31,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 std::vector<Trajectory> Group(const std::string& id, uint32_t size, uint32_t length) {
   std::vector<Trajectory> group;
@@ -94,10 +90,16 @@ struct Work {
   }
   // False: fewer than `more` further batches came within 20 s.
   bool WaitForBatches(uint64_t more) {
-    const uint64_t target = batches + more;
+    return WaitUntil([this, target = batches + more] { return batches >= target; });
+  }
+  // A batch may come before the acknowledgement of what is in it. False: of nothing beyond `accepted` trajectories within 20 s.
+  bool WaitForAcknowledgement(uint64_t accepted) {
+    return WaitUntil([&] { return writer->progress().accepted > accepted; });
+  }
+  static bool WaitUntil(const std::function<bool()>& done) {
     const auto deadline = steady_clock::now() + 20s;
-    while (batches < target && steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
-    return batches >= target;
+    while (!done() && steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    return done();
   }
 
   const std::string name = "w" + std::to_string(steady_clock::now().time_since_epoch().count()) + ".";
@@ -119,8 +121,9 @@ TEST_P(Recovery, WriterAndSamplerSurviveAKilledDaemonAndSayWhatIsLost) {
   Daemon daemon({.buffers = R"([{"name": "rollouts", "capacity_items": 2000}])", .io_threads = GetParam()});
   Work work(GetParam() == 1 ? daemon.address() : daemon.unix_address());
   ASSERT_TRUE(work.WaitForBatches(50));
-  uint64_t lost_before = 0;
+  uint64_t lost_before = 0, accepted_before = 0;
   for (int kill_count = 1; kill_count <= 5; ++kill_count) {
+    ASSERT_TRUE(work.WaitForAcknowledgement(accepted_before)) << "before kill " << kill_count;
     daemon.KillNow();
     std::this_thread::sleep_for(milliseconds(20 * kill_count));
     daemon.Start();
@@ -129,6 +132,7 @@ TEST_P(Recovery, WriterAndSamplerSurviveAKilledDaemonAndSayWhatIsLost) {
     EXPECT_GE(progress.reconnects, static_cast<uint64_t>(kill_count));
     EXPECT_GT(progress.content_lost, lost_before) << "after kill " << kill_count;
     lost_before = progress.content_lost;
+    accepted_before = progress.accepted;
   }
   work.Stop();
   // What was acknowledged and is gone is reported, once.
