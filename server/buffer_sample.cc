@@ -98,7 +98,7 @@ void Buffer::State::RecordDraws(const SampleRequest& request, uint64_t drawable,
   const double probability = selector->Probability(drawable);
   result->draws.reserve(picks.size());
   uint64_t tokens_of_batch = 0;
-  std::array<uint64_t, 3> outcomes{};  // by Outcome
+  std::array<int64_t, 3> outcomes{};  // by Outcome
   for (uint32_t slot : picks) {
     Item& item = items[slot];
     store.Find(item.place).Prefetch();
@@ -124,8 +124,8 @@ void Buffer::State::RecordDraws(const SampleRequest& request, uint64_t drawable,
   for (uint32_t slot : batch_slots) result->frames.push_back(FrameOf(slot));
   drawn += picks.size();
   tokens_drawn += tokens_of_batch;
-  sampled.correct += outcomes[static_cast<size_t>(Outcome::kCorrect)];
-  sampled.incorrect += outcomes[static_cast<size_t>(Outcome::kIncorrect)];
+  for (const Outcome outcome : {Outcome::kIncorrect, Outcome::kCorrect})
+    CountOutcome(&sampled, outcome, outcomes[static_cast<size_t>(outcome)]);
 }
 
 void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {

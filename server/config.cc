@@ -147,6 +147,7 @@ void CheckConfig(const ServerConfig& config) {
   if (config.buffers.size() > config.max_buffers)
     throw ConfigError("buffers has " + std::to_string(config.buffers.size()) +
                       " entries: at most limits.max_buffers = " + std::to_string(config.max_buffers));
+  const uint64_t assignable = config.memory_limit_bytes - config.in_flight_bytes;
   std::set<std::string> names;
   uint64_t assigned = 0, without_bound = 0;
   for (const auto& [name, options] : config.buffers) {
@@ -154,15 +155,14 @@ void CheckConfig(const ServerConfig& config) {
     assigned += options.capacity_bytes;
     without_bound += options.capacity_bytes == 0;
   }
-  if (assigned > config.memory_limit_bytes - config.in_flight_bytes)
+  if (assigned > assignable)
     throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) +
-                      ": memory.limit - limits.in_flight_bytes leaves " +
-                      std::to_string(config.memory_limit_bytes - config.in_flight_bytes));
+                      ": memory.limit - limits.in_flight_bytes leaves " + std::to_string(assignable));
   // A buffer without one gets a quarter of what is left.
-  if (without_bound > 0 && config.memory_limit_bytes - config.in_flight_bytes - assigned < (without_bound << 20))
+  if (without_bound > 0 && assignable - assigned < (without_bound << 20))
     throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) + " and leave " +
-                      std::to_string(config.memory_limit_bytes - config.in_flight_bytes - assigned) + " for " +
-                      std::to_string(without_bound) + " buffers that give none");
+                      std::to_string(assignable - assigned) + " for " + std::to_string(without_bound) +
+                      " buffers that give none");
 }
 
 }  // namespace replay::server

@@ -16,6 +16,10 @@ std::string Describe(const PolicyVersion& version) {
          std::to_string(version.epoch);
 }
 
+uint64_t BytesOf(const PolicyVersion& version) {
+  return sizeof version + version.run_id.size() + version.label.size() + version.uri.size();
+}
+
 }  // namespace
 
 // Versions in order of (epoch, version), which is the order they were published in: full chunks, which never change again, and
@@ -42,14 +46,6 @@ struct PolicyVersions::Run {
     return &*std::prev(std::partition_point(chunk->begin(), chunk->end(), [&](const auto& entry) { return !after(entry); }));
   }
 };
-
-namespace {
-
-uint64_t BytesOf(const PolicyVersion& version) {
-  return sizeof version + version.run_id.size() + version.label.size() + version.uri.size();
-}
-
-}  // namespace
 
 PolicyVersions::Snapshot PolicyVersions::Empty() { return std::make_shared<const PolicyVersions>(); }
 

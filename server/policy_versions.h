@@ -6,8 +6,9 @@
 // every thread, so that readers need no lock.
 //
 // A run keeps its last kMaxVersionsKept versions, and fewer where all runs together come to kMaxVersionBytes; the oldest are
-// forgotten (256 at a time) and then count as their own step. There are at most kMaxRuns runs; a further one is refused. Publish: O(runs + versions of the run / 256), what did not change
-// is shared between snapshots. Look-ups: O(log runs + log versions). List: O(what it returns).
+// forgotten (256 at a time) and then count as their own step. There are at most kMaxRuns runs; a further one is refused.
+// Publish: O(runs + versions of the run / 256), what did not change is shared between snapshots. Look-ups: O(log runs +
+// log versions). List: O(what it returns).
 
 #include <cstdint>
 #include <memory>

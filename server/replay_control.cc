@@ -362,12 +362,12 @@ Awaitable<void> ReplayService::Stats(IoThread& thread, const std::string& buffer
 
 Awaitable<void> ReplayService::WaitersOn(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters) {
   for (const auto& [name, host] : *thread.directory) {
-    if (&host->home != &thread || (!buffer.empty() && buffer != name)) continue;
-    ListWaiters(host->insert_waiters, waiters);
-    ListWaiters(host->sample_waiters, waiters);
+    if (&host->home != &thread) continue;
+    ListWaiters(host->insert_waiters, buffer, waiters);
+    ListWaiters(host->sample_waiters, buffer, waiters);
   }
-  ListWaiters(thread.memory_waiters, waiters, buffer);
-  if (buffer.empty()) ListWaiters(thread.version_waiters, waiters);
+  ListWaiters(thread.memory_waiters, buffer, waiters);
+  ListWaiters(thread.version_waiters, buffer, waiters);
   co_return;
 }
 

@@ -327,8 +327,8 @@ void ReplayService::Drain(IoThread& thread) {
   }
 }
 
-void ReplayService::ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters,
-                                const std::string& buffer) const {
+void ReplayService::ListWaiters(const std::list<Waiter*>& queue, const std::string& buffer,
+                                std::vector<WaiterInfo>& waiters) const {
   const auto now = steady_clock::now();
   const auto to_ms = [](auto span) {
     return static_cast<uint64_t>(std::max<int64_t>(0, duration_cast<milliseconds>(span).count()));

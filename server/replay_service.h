@@ -167,7 +167,8 @@ class ReplayService {
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);
   WaitReason WithProducers(const BufferHost& host, WaitReason reason) const;
   std::string WhySampleWaits(const BufferHost& host, const SampleRequest& request) const;
-  void ListWaiters(const std::list<Waiter*>& queue, std::vector<WaiterInfo>& waiters, const std::string& buffer = "") const;
+  // Of one buffer, or all when it is empty; who waits for a version waits in none.
+  void ListWaiters(const std::list<Waiter*>& queue, const std::string& buffer, std::vector<WaiterInfo>& waiters) const;
 
   Awaitable<void> PumpAtHome(BufferHost& host);
   Awaitable<void> DeleteAtHome(BufferHost& host, const Request& request, GetResult& result);

@@ -72,7 +72,6 @@ Awaitable<void> Session::Run(std::unique_ptr<Session> session) {
     co_await session->Flush();
     // A close with unread bytes resets the connection and may take the reply with it: half-close, then read a little.
     ::shutdown(session->socket_.native_handle(), SHUT_WR);
-    session->reading_since_ = steady_clock::now();
     session->preamble_.payload_bytes = kLingerBytes;
     co_await session->DiscardPayload();
   }

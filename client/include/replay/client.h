@@ -17,10 +17,11 @@
 //   }
 //
 // Nothing here throws and nothing waits for ever: each call takes a timeout (0: now; the server ends it after its own
-// limits.max_wait, an hour by default) and returns a value or an Error that explains itself. A Client may be used from several threads; a Writer and a Sampler belong to one thread each. All network
-// work happens on one background thread of the Client. Writer and Sampler make a lost connection again with capped, jittered
-// back-off, and may outlive their Client. A call of the Client itself fails at once if there is no server; calls at one time
-// use a connection each, so that one which waits holds up no other. A callback runs on the background thread: it must not block
+// limits.max_wait, an hour by default) and returns a value or an Error that explains itself. A Client may be used from several
+// threads; a Writer and a Sampler belong to one thread each. All network work happens on one background thread of the Client.
+// Writer and Sampler make a lost connection again with capped, jittered back-off, and may outlive their Client. A call of the
+// Client itself fails at once if there is no server; calls at one time use a connection each, so that one which waits holds up
+// no other. A callback runs on the background thread: it must not block
 // or throw, and a blocking call within it is refused.
 
 #include <chrono>
