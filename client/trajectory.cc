@@ -198,6 +198,15 @@ std::shared_ptr<const TrajectoryView::Data> Parse(Frame frame) {
   for (const VersionSegment& segment : data->version_segments)
     KJ_REQUIRE(segment.begin <= segment.end && segment.end <= length, "version_segments exceed the tokens");
   data->reward = from.getReward();
+  for (const auto& reward : from.getNamedRewards()) data->named_rewards.emplace_back(View(reward.getName()), reward.getValue());
+  const auto advantage = from.getAdvantage();
+  if (advantage.isScalar()) data->advantage = advantage.getScalar();
+  if (advantage.isPerToken()) {
+    const std::span<const float> per_token = Entries<float>(advantage.getPerToken());
+    KJ_REQUIRE(per_token.size() == length, "advantage and token_ids differ in length");
+    data->advantage = per_token;
+  }
+  data->temperature = from.getTemperature();
   data->correct = static_cast<Correctness>(from.getCorrect());
   data->status = static_cast<FinishStatus>(from.getStatus());
   return data;
@@ -312,6 +321,13 @@ std::span<const uint8_t> TrajectoryView::loss_mask() const { return data_->loss_
 std::span<const float> TrajectoryView::behaviour_logprobs() const { return data_->behaviour_logprobs; }
 std::span<const VersionSegment> TrajectoryView::version_segments() const { return data_->version_segments; }
 float TrajectoryView::reward() const { return data_->reward; }
+std::optional<float> TrajectoryView::named_reward(std::string_view name) const {
+  for (const auto& [known, value] : data_->named_rewards)
+    if (known == name) return value;
+  return std::nullopt;
+}
+std::variant<std::monostate, float, std::span<const float>> TrajectoryView::advantage() const { return data_->advantage; }
+float TrajectoryView::temperature() const { return data_->temperature; }
 Correctness TrajectoryView::correct() const { return data_->correct; }
 FinishStatus TrajectoryView::status() const { return data_->status; }
 std::span<const uint8_t> TrajectoryView::frame_bytes() const { return data_->frame.bytes(); }
@@ -327,14 +343,8 @@ Trajectory TrajectoryView::ToTrajectory() const {
     for (const auto& segment : from.getSegments())
       to.segments.push_back(
           {segment.getBegin(), segment.getEnd(), static_cast<Role>(segment.getRole()), segment.getTrainable()});
-    for (const auto& reward : from.getNamedRewards())
-      to.named_rewards.emplace_back(String(reward.getName()), reward.getValue());
-    const auto advantage = from.getAdvantage();
-    if (advantage.isScalar()) to.advantage = advantage.getScalar();
-    if (advantage.isPerToken()) to.advantage = Copy<float>(advantage.getPerToken());
     to.source = String(from.getSource());
     to.dataset_index = from.getDatasetIndex();
-    to.temperature = from.getTemperature();
     to.created_at_unix_ns = from.getCreatedAtUnixNs();
     for (const auto& tag : from.getTags()) to.tags.emplace_back(String(tag.getName()), ReadTag(tag));
     to.opaque.assign(from.getOpaque().begin(), from.getOpaque().end());
@@ -355,6 +365,11 @@ Trajectory TrajectoryView::ToTrajectory() const {
     std::memcpy(to.behaviour_logprobs.data(), data_->behaviour_logprobs.data(), data_->behaviour_logprobs.size_bytes());
   to.version_segments = data_->version_segments;
   to.reward = data_->reward;
+  for (const auto& [name, value] : data_->named_rewards) to.named_rewards.emplace_back(name, value);
+  if (const auto* scalar = std::get_if<float>(&data_->advantage)) to.advantage = *scalar;
+  if (const auto* per_token = std::get_if<std::span<const float>>(&data_->advantage))
+    to.advantage = std::vector<float>(per_token->begin(), per_token->end());
+  to.temperature = data_->temperature;
   to.correct = data_->correct;
   to.status = data_->status;
   return to;

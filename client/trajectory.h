@@ -28,9 +28,11 @@ struct TrajectoryView::Data {
   std::span<const uint8_t> loss_mask;
   std::span<const float> behaviour_logprobs;
   std::vector<VersionSegment> version_segments;  // copied: a newer schema may have wider entries
+  std::vector<std::pair<std::string_view, float>> named_rewards;
+  std::variant<std::monostate, float, std::span<const float>> advantage;
   uint64_t epoch = 0;
   uint32_t group_size = 0, index_in_group = 0, prompt_length = 0;
-  float reward = 0;
+  float reward = 0, temperature = 1;
   Correctness correct = Correctness::kUnknown;
   FinishStatus status = FinishStatus::kCompleted;
 };

@@ -59,6 +59,11 @@ TEST(Trajectory, ComesBackWithEveryField) {
   EXPECT_EQ(view.trajectory_id(), full.trajectory_id);
   EXPECT_EQ(view.group_id(), "prompt7");
   EXPECT_EQ(view.version_segments().size(), 2u);
+  EXPECT_EQ(view.temperature(), 0.7f);
+  EXPECT_EQ(view.named_reward("length"), -0.25f);
+  EXPECT_EQ(view.named_reward("lengt"), std::nullopt);
+  const auto advantage = std::get<std::span<const float>>(view.advantage());
+  EXPECT_EQ(std::vector<float>(advantage.begin(), advantage.end()), std::get<std::vector<float>>(full.advantage));
   const Trajectory back = view.ToTrajectory();
   EXPECT_EQ(back.run_id, full.run_id);
   EXPECT_EQ(back.epoch, full.epoch);
@@ -82,6 +87,14 @@ TEST(Trajectory, ComesBackWithEveryField) {
   EXPECT_EQ(back.created_at_unix_ns, full.created_at_unix_ns);
   EXPECT_EQ(back.tags, full.tags);
   EXPECT_EQ(back.opaque, full.opaque);
+}
+
+TEST(Trajectory, HasAScalarAdvantageOrNone) {
+  Trajectory trajectory = SmallTrajectory("advantage");
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(RoundTrip(trajectory).advantage()));
+  trajectory.advantage = -1.5f;
+  EXPECT_EQ(std::get<float>(RoundTrip(trajectory).advantage()), -1.5f);
+  EXPECT_EQ(std::get<float>(RoundTrip(trajectory).ToTrajectory().advantage), -1.5f);
 }
 
 TEST(Trajectory, KeepsLogprobsBitForBit) {

@@ -99,8 +99,11 @@ class TrajectoryView {
   std::span<const float> behaviour_logprobs() const;  // [L] or empty
   std::span<const VersionSegment> version_segments() const;
   float reward() const;
+  std::optional<float> named_reward(std::string_view name) const;
   Correctness correct() const;
+  std::variant<std::monostate, float, std::span<const float>> advantage() const;  // none, scalar, [L]
   FinishStatus status() const;
+  float temperature() const;  // of sampling
   // Everything, copied out.
   Trajectory ToTrajectory() const;
   // The frame exactly as its generator built it, checksum included.

@@ -1,0 +1,93 @@
+#include "trainer/loss.h"
+
+namespace replay::trainer {
+namespace {
+
+using torch::Tensor;
+
+// The sum over the micro-batch of `per_token` [b, t], divided so that the parts of a batch add up to its mean.
+Tensor Mean(const Tensor& per_token, const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  if (options.averaging == Averaging::kToken) return (per_token * input.mask).sum() / normalizer.tokens;
+  const Tensor tokens = input.mask.sum(1).clamp_min(1);
+  return ((per_token * input.mask).sum(1) / tokens).sum() / normalizer.sequences;
+}
+
+// log pi - log pi_old where the mask is 1, 0 elsewhere: stored log-probabilities are NaN where nothing was generated.
+Tensor LogRatio(const LossInput& input) {
+  return torch::where(input.mask > 0, input.logprobs - input.behaviour_logprobs, torch::zeros({}, input.logprobs.options()));
+}
+
+LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tensor& clipped) {
+  const torch::NoGradGuard no_grad;
+  const Tensor ratio = log_ratio.exp();
+  const Tensor weights = log_ratio.sum(1).exp();
+  const Tensor sums = torch::stack({input.mask.sum(), clipped.defined() ? (clipped * input.mask).sum() : torch::zeros({}, ratio.options()),
+                                    (ratio * input.mask).sum(), ((torch::exp(-log_ratio) - 1 + log_ratio) * input.mask).sum(),
+                                    weights.sum(), weights.square().sum()})
+                          .to(torch::kCPU, torch::kFloat64);
+  const double* sum = sums.data_ptr<double>();
+  return {.tokens = sum[0],
+          .clipped = sum[1],
+          .ratio = sum[2],
+          .kl = sum[3],
+          .sequences = static_cast<double>(input.mask.size(0)),
+          .weight = sum[4],
+          .weight_squared = sum[5]};
+}
+
+// k3: unbiased for KL(pi || reference) when tokens come from pi, and never negative.
+Tensor KlTerm(const LossInput& input) {
+  const Tensor log_ratio = torch::where(input.mask > 0, input.reference_logprobs - input.logprobs, torch::zeros({}, input.logprobs.options()));
+  return log_ratio.exp() - 1 - log_ratio;
+}
+
+Tensor WithKl(Tensor loss, const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  if (options.kl_weight == 0) return loss;
+  TORCH_CHECK(input.reference_logprobs.defined(), "kl_weight is ", options.kl_weight, " but there is no reference");
+  return loss + options.kl_weight * Mean(KlTerm(input), input, options, normalizer);
+}
+
+}  // namespace
+
+LossMetrics& LossMetrics::operator+=(const LossMetrics& other) {
+  tokens += other.tokens;
+  clipped += other.clipped;
+  ratio += other.ratio;
+  kl += other.kl;
+  sequences += other.sequences;
+  weight += other.weight;
+  weight_squared += other.weight_squared;
+  return *this;
+}
+
+Loss Grpo(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  const Tensor log_ratio = LogRatio(input), ratio = log_ratio.exp();
+  const Tensor advantage = input.advantage.unsqueeze(1);
+  const Tensor free = ratio * advantage;
+  const Tensor held = ratio.clamp(1 - options.clip_low, 1 + options.clip_high) * advantage;
+  const Tensor loss = Mean(-torch::min(free, held), input, options, normalizer);
+  return {WithKl(loss, input, options, normalizer), Measure(input, log_ratio.detach(), (held < free).to(ratio.dtype()).detach())};
+}
+
+Loss AsymRe(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  const Tensor advantage = (input.reward - (input.group_mean + options.baseline_shift)).unsqueeze(1);
+  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor loss = Mean(-advantage * logprobs, input, options, normalizer);
+  return {WithKl(loss, input, options, normalizer), Measure(input, LogRatio(input).detach(), {})};
+}
+
+Loss Reinforce(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  const Tensor log_ratio = LogRatio(input).detach(), ratio = log_ratio.exp();
+  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor loss = Mean(-ratio.clamp_max(options.largest_weight) * input.advantage.unsqueeze(1) * logprobs, input, options, normalizer);
+  return {WithKl(loss, input, options, normalizer), Measure(input, log_ratio, (ratio > options.largest_weight).to(ratio.dtype()))};
+}
+
+Loss ComputeLoss(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  if (options.kind == "grpo") return Grpo(input, options, normalizer);
+  if (options.kind == "asymre") return AsymRe(input, options, normalizer);
+  TORCH_CHECK(options.kind == "reinforce", "the loss \"", options.kind, "\" is not known: grpo, asymre or reinforce");
+  return Reinforce(input, options, normalizer);
+}
+
+}  // namespace replay::trainer
