@@ -10,7 +10,7 @@ Installs the packages that replayd needs, from the distribution's own archive, w
 Debian 12 and Ubuntu 24.04. Needs root, or sudo. When nothing is missing it neither needs root nor touches the network.
 
   --minimal  only what building and running the daemon, the client library and replayctl takes:
-             no clang, no test tools, no Redis (configure with -DREPLAY_TESTS=OFF)
+             no clang, no test tools, no Redis (configure with -DREPLAY_TESTS=OFF), nothing for LibTorch
   --list     print the packages, one a line, and install nothing
   --help     this text
 
@@ -68,6 +68,7 @@ test_packages=(
   redis-server
   valgrind # counts instructions
   python3
+  python3-venv # for the wheel of LibTorch, deploy/install_torch.sh
   python3-pytest
   curl
   iproute2 # ss

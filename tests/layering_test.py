@@ -31,7 +31,8 @@ MAY_INCLUDE = {
     "client/include/replay/": ["replay/"],  # what users compile against: the standard library and nothing else
     "server/": ["server/", "storage/", "schema/"],  # never client/: the two meet in schema/
     "trainer/model/": ["trainer/model/"],  # shared by generator and trainer, which must agree to the bit
-    "trainer/": ["trainer/", "replay/", "schema/json_config.h"],
+    # generator/task.h: the trainer evaluates and warms up on the very task that the generators score.
+    "trainer/": ["trainer/", "generator/task.h", "replay/", "schema/json_config.h"],
     "generator/": ["generator/", "trainer/model/", "replay/", "schema/json_config.h"],
     "tests/": ["tests/", "schema/", "storage/", "client/", "replay/", "server/", "trainer/", "generator/"],
 }
@@ -88,18 +89,20 @@ LIBRARIES = {
             "server/http.cc",
             "client/cli/*.h",
             "client/cli/*.cc",
-            "trainer/model/checkpoint.h",
             "trainer/model/checkpoint.cc",
+            "trainer/model/safetensors.cc",
             "trainer/model/tokenizer.h",
             "trainer/model/tokenizer.cc",
+            "trainer/journal.cc",  # writes JSON Lines
         ),
     ),
     "xxHash": Library(r"xxh", ("schema/message.cc",)),
     "RocksDB": Library(r"rocksdb/", ("storage/disk_tier.cc",)),
     "prometheus-cpp": Library(r"prometheus/", ("server/metrics.h", "server/metrics.cc")),
-    # The client library does not log, it returns.
+    # The client library does not log, it returns. The loops of the two binaries do.
     "spdlog": Library(
-        r"spdlog/|fmt/", ("server/log.h", "server/log.cc", "trainer/main.cc", "generator/main.cc")
+        r"spdlog/|fmt/",
+        ("server/log.h", "server/log.cc", "trainer/main.cc", "trainer/run.cc", "generator/main.cc", "generator/worker.cc"),
     ),
     # The commands of replayctl are spread over files that each declare their own options.
     "CLI11": Library(
@@ -155,7 +158,7 @@ MAX_LINES = 400  # Past it, look for the noun that wants out. Tests are free.
 
 # server/buffer.cc is tested by tests/server/buffer_test.cc. What is nothing without a socket, a process or a real peer is
 # tested through the running daemon instead: the file -> (where, why).
-MIRRORED = ("schema", "storage", "server", "client")
+MIRRORED = ("schema", "storage", "server", "client", "generator", "trainer", "trainer/model")
 TESTED_ELSEWHERE = {
     "server/server.cc": ("tests/end_to_end/", "puts the parts together, listens and shuts down: only a process shows that"),
     "server/session.cc": ("tests/end_to_end/", "one conversation on a socket; told by what a real peer gets back"),
@@ -173,6 +176,8 @@ TESTED_ELSEWHERE = {
     "client/calls.cc": ("tests/client/client_test", "the calls of a Client, made through it"),
     "client/writer_core.cc": ("tests/client/writer_test", "the background half of a Writer"),
     "client/sampler_core.cc": ("tests/client/sampler_test", "the background half of a Sampler"),
+    "generator/worker.cc": ("tests/end_to_end/training_test", "a loop around a daemon and published weights"),
+    "trainer/run.cc": ("tests/end_to_end/training_test", "a loop around a daemon and generators"),
 }
 
 # --- Words -----------------------------------------------------------------------------------------------------------------
@@ -398,6 +403,7 @@ def test_every_source_has_its_test():
         ("trainer/main.cc", '"replay/client.h"'),
         ("trainer/distributed.cc", "<torch/csrc/distributed/c10d/ProcessGroup.hpp>"),
         ("generator/rollout.cc", '"trainer/model/transformer.h"'),
+        ("trainer/evaluate.h", '"generator/task.h"'),
         ("generator/main.cc", '"schema/json_config.h"'),
         ("trainer/model/kernels/attention.cu", "<cuda_runtime.h>"),
         ("tests/server/buffer_test.cc", "<gtest/gtest.h>"),
@@ -425,6 +431,7 @@ def test_an_allowed_include_passes(path, include):
         ("client/cli/main.cc", "<boost/asio/io_context.hpp>", "is Boost.Asio"),
         ("trainer/batch.cc", '"schema/message.h"', "not for this folder"),
         ("trainer/batch.cc", '"client/connection.h"', "not for this folder"),
+        ("trainer/run.cc", '"generator/worker.h"', "not for this folder"),
         ("trainer/model/tokenizer.cc", '"trainer/batch.h"', "not for this folder"),
         ("generator/rollout.cc", '"trainer/loss.h"', "not for this folder"),
         ("trainer/model/kernels/attention.cu", "<torch/torch.h>", "is LibTorch"),

@@ -10,10 +10,7 @@ namespace replay::model {
 using torch::Tensor;
 
 Decoder::Decoder(const Transformer& model, int64_t rows, int64_t capacity, const SamplingOptions& options, uint64_t seed)
-    : model_(model),
-      options_(options),
-      cache_(model, rows, capacity),
-      random_(at::detail::createCPUGenerator(seed)) {
+    : model_(model), options_(options), cache_(model, rows, capacity), random_(at::detail::createCPUGenerator(seed)) {
   TORCH_CHECK(options.max_answer_tokens >= 1, "max_answer_tokens is ", options.max_answer_tokens, ": must be at least 1");
   TORCH_CHECK(options.temperature >= 0, "temperature is ", options.temperature, ": must not be negative");
   TORCH_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p is ", options.top_p, ": must be in (0, 1]");
@@ -43,7 +40,8 @@ void Decoder::Add(const std::vector<Job>& jobs) {
   }
   for (const Job& job : jobs) {
     for (const int32_t id : job.prompt)
-      TORCH_CHECK(id >= 0 && id < model_.config().vocab_size, "token id ", id, " of a prompt: the vocabulary has ", model_.config().vocab_size);
+      TORCH_CHECK(id >= 0 && id < model_.config().vocab_size, "token id ", id, " of a prompt: the vocabulary has ",
+                  model_.config().vocab_size);
   }
   KvCache prompts(model_, count, longest);
   const auto device = model_.device();
@@ -98,9 +96,8 @@ std::vector<Answer> Decoder::Finish() {
 
 std::pair<Tensor, Tensor> Decoder::Sample(const Tensor& logits) {
   const bool greedy = options_.temperature == 0;
-  const Tensor logprobs = torch::log_softmax(greedy || options_.temperature == 1 ? logits.to(torch::kFloat32)
-                                                                                 : logits.to(torch::kFloat32) / options_.temperature,
-                                             -1);
+  const Tensor logprobs = torch::log_softmax(
+      greedy || options_.temperature == 1 ? logits.to(torch::kFloat32) : logits.to(torch::kFloat32) / options_.temperature, -1);
   Tensor chosen;  // [rows]
   if (greedy) {
     chosen = logprobs.argmax(-1);

@@ -16,7 +16,7 @@
 //
 // One thread. Seeded: the same model, order of calls and number of threads give the same answers.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <span>

@@ -23,7 +23,8 @@ std::vector<double> RotationFrequencies(const ModelConfig& config) {
     if (scaling.kind == RopeScaling::Kind::kLinear) frequency /= scaling.factor;
     if (scaling.kind == RopeScaling::Kind::kLlama3) {
       const double turns = static_cast<double>(scaling.original_max_position_embeddings) * frequency / (2 * std::numbers::pi);
-      const double kept = std::clamp((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0, 1.0);
+      const double kept =
+          std::clamp((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0, 1.0);
       frequency *= kept + (1 - kept) / scaling.factor;
     }
     frequencies.push_back(frequency);
@@ -50,8 +51,8 @@ std::string CheckModelConfig(const ModelConfig& config) {
     if (std::string error = AtLeastOne(name, value); !error.empty()) return error;
   }
   if (config.num_attention_heads % config.num_key_value_heads != 0)
-    return "num_attention_heads is " + std::to_string(config.num_attention_heads) + ": must be a multiple of num_key_value_heads, " +
-           std::to_string(config.num_key_value_heads);
+    return "num_attention_heads is " + std::to_string(config.num_attention_heads) +
+           ": must be a multiple of num_key_value_heads, " + std::to_string(config.num_key_value_heads);
   if (config.head_dim % 2 != 0) return "head_dim is " + std::to_string(config.head_dim) + ": must be even";
   if (!(config.rope_theta > 0)) return "rope_theta is " + std::to_string(config.rope_theta) + ": must be above 0";
   if (!(config.rms_norm_eps > 0)) return "rms_norm_eps is " + std::to_string(config.rms_norm_eps) + ": must be above 0";
@@ -139,8 +140,9 @@ Tensor Transformer::Forward(const Tensor& ids) const {
   Tensor x = torch::embedding(embedding_, ids);
   for (const Layer& layer : layers_) {
     const Heads heads = Project(layer, Norm(x, layer.input_norm), cosine, sine);
-    const Tensor attended = at::scaled_dot_product_attention(heads.query, per_query_head(heads.key), per_query_head(heads.value),
-                                                             /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/true);
+    const Tensor attended =
+        at::scaled_dot_product_attention(heads.query, per_query_head(heads.key), per_query_head(heads.value),
+                                         /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/true);
     x = x + torch::linear(attended.transpose(1, 2).reshape({batch, length, config_.query_size()}), layer.output);
     x = x + FeedForward(layer, Norm(x, layer.post_attention_norm));
   }

@@ -15,13 +15,15 @@
 //
 // Not thread-safe; generator and trainer own one each.
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "trainer/model/safetensors.h"
 
 namespace replay::model {
 
@@ -30,7 +32,7 @@ struct RopeScaling {
   enum class Kind : uint8_t { kNone, kLinear, kLlama3 };
   Kind kind = Kind::kNone;
   double factor = 1;
-  double low_freq_factor = 1;   // kLlama3 only, as the next two
+  double low_freq_factor = 1;  // kLlama3 only, as the next two
   double high_freq_factor = 4;
   int64_t original_max_position_embeddings = 8192;
 };
@@ -61,17 +63,13 @@ struct ModelConfig {
 // Empty, or the first rule that the configuration breaks: "hidden_size is 0: must be at least 1".
 std::string CheckModelConfig(const ModelConfig& config);
 
-struct NamedTensor {
-  std::string name;  // as in model.safetensors: "model.layers.0.self_attn.q_proj.weight"
-  torch::Tensor tensor;
-};
-
 class KvCache;
 
 class Transformer {
  public:
   // Random weights: normal with initializer_range, norms 1, biases 0. Seeded by torch::manual_seed.
-  explicit Transformer(const ModelConfig& config, torch::Device device = torch::kCPU, torch::ScalarType dtype = torch::kFloat32);
+  explicit Transformer(const ModelConfig& config, torch::Device device = torch::kCPU,
+                       torch::ScalarType dtype = torch::kFloat32);
   Transformer(Transformer&&) = default;
   Transformer& operator=(Transformer&&) = default;
 
@@ -102,14 +100,14 @@ class Transformer {
 
  private:
   struct Layer {
-    torch::Tensor input_norm;              // [hidden]
-    torch::Tensor qkv;                     // [query + 2 kv, hidden]
-    torch::Tensor qkv_bias;                // [query + 2 kv], or undefined
-    torch::Tensor query_norm, key_norm;    // [head_dim], or undefined
-    torch::Tensor output;                  // [hidden, query]
-    torch::Tensor post_attention_norm;     // [hidden]
-    torch::Tensor gate_up;                 // [2 intermediate, hidden]
-    torch::Tensor down;                    // [hidden, intermediate]
+    torch::Tensor input_norm;            // [hidden]
+    torch::Tensor qkv;                   // [query + 2 kv, hidden]
+    torch::Tensor qkv_bias;              // [query + 2 kv], or undefined
+    torch::Tensor query_norm, key_norm;  // [head_dim], or undefined
+    torch::Tensor output;                // [hidden, query]
+    torch::Tensor post_attention_norm;   // [hidden]
+    torch::Tensor gate_up;               // [2 intermediate, hidden]
+    torch::Tensor down;                  // [hidden, intermediate]
   };
 
   torch::Tensor Norm(const torch::Tensor& x, const torch::Tensor& weight) const;
