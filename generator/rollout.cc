@@ -44,7 +44,8 @@ Group MakeGroup(const Task& task, const Prompt& prompt, const std::string& group
   group.mean_reward /= size;
   double variance = 0;
   for (const Score& score : scores) variance += (score.reward - group.mean_reward) * (score.reward - group.mean_reward) / size;
-  group.all_equal = std::all_of(scores.begin(), scores.end(), [&](const Score& score) { return score.reward == scores[0].reward; });
+  group.all_equal =
+      std::all_of(scores.begin(), scores.end(), [&](const Score& score) { return score.reward == scores[0].reward; });
 
   for (size_t i = 0; i < answers.size(); ++i) {
     // An answer without an end where the task has none is complete at its full length.
@@ -58,7 +59,8 @@ Group MakeGroup(const Task& task, const Prompt& prompt, const std::string& group
     trajectory.reward = scores[i].reward;
     trajectory.correct = scores[i].correct ? Correctness::kYes : Correctness::kNo;
     trajectory.named_rewards = {{"group_mean", static_cast<float>(group.mean_reward)}};
-    trajectory.advantage = group.all_equal ? 0.0f : static_cast<float>((scores[i].reward - group.mean_reward) / (std::sqrt(variance) + 1e-6));
+    trajectory.advantage =
+        group.all_equal ? 0.0f : static_cast<float>((scores[i].reward - group.mean_reward) / (std::sqrt(variance) + 1e-6));
   }
   return group;
 }

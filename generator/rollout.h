@@ -2,7 +2,6 @@
 // From answers to what a trainer learns from: one group of trajectories, scored, with its advantages.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 

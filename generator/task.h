@@ -1,17 +1,19 @@
 #pragma once
 // A task gives prompts and scores what a model answers: verifiable, so that no reward model is needed.
 //
-//   opcode       [op1, op2, five digits, SEP] -> five digits: which of six transformations of the digits is asked for is a fixed
-//                secret of the pair of operations. Warm-start data is wrong on purpose more often than right, so that reinforcement
-//                has modes to flip: the task on which replay was measured to pay at tiny scale.
+//   opcode       [op1, op2, five digits, SEP] -> five digits: which of six transformations of the digits is asked for is a
+//                fixed secret of the pair of operations. Only three in ten demonstrations are right, on purpose, so that
+//                reinforcement has modes to flip: the task on which replay was measured to pay at tiny scale.
 //   arithmetic   "37+58=" -> "95", by difficulty 1 to 4: digits and operations
-//   countdown    "3 7 25 4 -> 71:" -> "25*3-4", each number at most once
-//   file         JSON Lines of {"question", "answer"} (the answer behind "####" or in \boxed{}): -> text whose last number counts
+//   countdown    "3 7 25 4 -> 71:" -> "25*3-4", each number at most once; + - * / and brackets, worked out exactly
+//   file         JSON Lines of {"question", "answer"}, as GSM8K: "Question: …\nAnswer:" -> text that gives the same number,
+//                as number_answer.h finds it
 //
-// The first is in tokens of its own; the others are text, a byte a token, ended by kEndOfText.
+// The first is in tokens of its own. The others are text: a token is a byte, and end_token() ends an answer; one that does not
+// end, or goes on behind it, is wrong. The reward is 1 for a correct answer and 0 for every other.
 //
-// Prompts are divided once and for all by a hash of their content: held-out ones are never given for training nor in
-// demonstrations. A plain value with no state but what it was made with: the same random numbers give the same prompts.
+// Prompts are divided once and for all by a hash of their content: held-out ones are never given for training. A task never
+// changes once it is made, so any thread may use it; the same random numbers give the same prompts.
 
 #include <cstdint>
 #include <memory>
@@ -25,9 +27,9 @@
 namespace replay {
 
 struct Prompt {
-  std::string id;                  // of its content: the same prompt has the same id in every process
+  std::string id;                  // of its content: the same prompt has the same id in every process; at most 128 bytes
   std::vector<int32_t> token_ids;  // what the model is given
-  std::string answer;              // what Score compares with; for a person to read
+  std::string answer;              // a right one, for a person to read
 };
 
 struct Score {
@@ -39,29 +41,28 @@ class Task {
  public:
   virtual ~Task() = default;
 
+  virtual std::string Summary() const = 0;  // "arithmetic: difficulty 2", for a log
   virtual int32_t vocab_size() const = 0;
   virtual int32_t end_token() const = 0;           // ends an answer; -1: answers have max_answer_tokens
-  virtual uint32_t max_prompt_tokens() const = 0;  // longest prompt there is
-  virtual uint32_t max_answer_tokens() const = 0;
+  virtual uint32_t max_prompt_tokens() const = 0;  // No prompt is longer.
+  virtual uint32_t max_answer_tokens() const = 0;  // with the end token; no demonstration is longer
 
   virtual Prompt NextTrainingPrompt(std::mt19937_64& random) const = 0;
-  // Different ones, always the same, at most as many as there are.
+  // Different ones, always the same and in the same order: the first ten are those of HeldOutPrompts(10). Fewer where the task
+  // does not have as many; made-up ones end at about 25,000.
   virtual std::vector<Prompt> HeldOutPrompts(size_t count) const = 0;
+  // `prompt` is one of this task, here and below; `answer` may be anything.
   virtual Score ScoreAnswer(const Prompt& prompt, std::span<const int32_t> answer) const = 0;
-  // An answer to learn from before any reward is to be had; empty if the task has none.
+  // An answer to learn from before any reward is to be had: a right one, except with opcode.
   virtual std::vector<int32_t> Demonstration(const Prompt& prompt, std::mt19937_64& random) const = 0;
-  // For a person to read.
+  // For a person to read, whatever the tokens are.
   virtual std::string Text(std::span<const int32_t> token_ids) const = 0;
 };
 
 // {"kind": "opcode"} · {"kind": "arithmetic", "difficulty": 2} · {"kind": "countdown", "numbers": 4} ·
-// {"kind": "file", "path": "gsm8k_test.jsonl", "max_prompt_tokens": 512, "max_answer_tokens": 64}. Throws ConfigError.
+// {"kind": "file", "path": "gsm8k_test.jsonl", "max_prompt_tokens": 512, "max_answer_tokens": 64}. Throws ConfigError, also
+// where the file is not as it must be. Questions that are too long are left out, and so is a question that was there before:
+// Summary counts them.
 std::unique_ptr<Task> MakeTask(JsonConfig& config);
-
-// The number that an answer gives: what stands in the last \boxed{}, else behind the last "####", else the last number. Without
-// thousands' commas, "$" and a trailing "." or "%"; "" if there is none.
-std::string FinalNumber(const std::string& text);
-// True if both are numbers and equal: "18" and "18.0", "1/2" and "0.5".
-bool SameNumber(const std::string& a, const std::string& b);
 
 }  // namespace replay
