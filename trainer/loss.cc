@@ -21,10 +21,11 @@ LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tenso
   const torch::NoGradGuard no_grad;
   const Tensor ratio = log_ratio.exp();
   const Tensor weights = log_ratio.sum(1).exp();
-  const Tensor sums = torch::stack({input.mask.sum(), clipped.defined() ? (clipped * input.mask).sum() : torch::zeros({}, ratio.options()),
-                                    (ratio * input.mask).sum(), ((torch::exp(-log_ratio) - 1 + log_ratio) * input.mask).sum(),
-                                    weights.sum(), weights.square().sum()})
-                          .to(torch::kCPU, torch::kFloat64);
+  const Tensor sums =
+      torch::stack({input.mask.sum(), clipped.defined() ? (clipped * input.mask).sum() : torch::zeros({}, ratio.options()),
+                    (ratio * input.mask).sum(), ((torch::exp(-log_ratio) - 1 + log_ratio) * input.mask).sum(), weights.sum(),
+                    weights.square().sum()})
+          .to(torch::kCPU, torch::kFloat64);
   const double* sum = sums.data_ptr<double>();
   return {.tokens = sum[0],
           .clipped = sum[1],
@@ -37,7 +38,8 @@ LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tenso
 
 // k3: unbiased for KL(pi || reference) when tokens come from pi, and never negative.
 Tensor KlTerm(const LossInput& input) {
-  const Tensor log_ratio = torch::where(input.mask > 0, input.reference_logprobs - input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor log_ratio =
+      torch::where(input.mask > 0, input.reference_logprobs - input.logprobs, torch::zeros({}, input.logprobs.options()));
   return log_ratio.exp() - 1 - log_ratio;
 }
 
@@ -62,11 +64,11 @@ LossMetrics& LossMetrics::operator+=(const LossMetrics& other) {
 
 Loss Grpo(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor log_ratio = LogRatio(input), ratio = log_ratio.exp();
-  const Tensor advantage = input.advantage.unsqueeze(1);
-  const Tensor free = ratio * advantage;
-  const Tensor held = ratio.clamp(1 - options.clip_low, 1 + options.clip_high) * advantage;
+  const Tensor free = ratio * input.advantage;
+  const Tensor held = ratio.clamp(1 - options.clip_low, 1 + options.clip_high) * input.advantage;
   const Tensor loss = Mean(-torch::min(free, held), input, options, normalizer);
-  return {WithKl(loss, input, options, normalizer), Measure(input, log_ratio.detach(), (held < free).to(ratio.dtype()).detach())};
+  return {WithKl(loss, input, options, normalizer),
+          Measure(input, log_ratio.detach(), (held < free).to(ratio.dtype()).detach())};
 }
 
 Loss AsymRe(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
@@ -79,14 +81,21 @@ Loss AsymRe(const LossInput& input, const LossOptions& options, const Normalizer
 Loss Reinforce(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor log_ratio = LogRatio(input).detach(), ratio = log_ratio.exp();
   const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
-  const Tensor loss = Mean(-ratio.clamp_max(options.largest_weight) * input.advantage.unsqueeze(1) * logprobs, input, options, normalizer);
-  return {WithKl(loss, input, options, normalizer), Measure(input, log_ratio, (ratio > options.largest_weight).to(ratio.dtype()))};
+  const Tensor loss = Mean(-ratio.clamp_max(options.largest_weight) * input.advantage * logprobs, input, options, normalizer);
+  return {WithKl(loss, input, options, normalizer),
+          Measure(input, log_ratio, (ratio > options.largest_weight).to(ratio.dtype()))};
+}
+
+Loss Supervised(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  return {Mean(-logprobs, input, options, normalizer), Measure(input, torch::zeros_like(logprobs), {})};
 }
 
 Loss ComputeLoss(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   if (options.kind == "grpo") return Grpo(input, options, normalizer);
   if (options.kind == "asymre") return AsymRe(input, options, normalizer);
-  TORCH_CHECK(options.kind == "reinforce", "the loss \"", options.kind, "\" is not known: grpo, asymre or reinforce");
+  if (options.kind == "supervised") return Supervised(input, options, normalizer);
+  TORCH_CHECK(options.kind == "reinforce", "the loss \"", options.kind, "\" is not known");
   return Reinforce(input, options, normalizer);
 }
 

@@ -1,0 +1,90 @@
+#include "trainer/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include "schema/json_config.h"
+#include "tests/trainer/make_rows.h"
+
+namespace replay::trainer {
+namespace {
+
+// Of all subsets of k of the n answers, the share that holds one of the c correct ones.
+double BruteForce(uint32_t n, uint32_t c, uint32_t k) {
+  double subsets = 0, hits = 0;
+  for (uint32_t bits = 0; bits < (1u << n); ++bits) {
+    if (static_cast<uint32_t>(__builtin_popcount(bits)) != k) continue;
+    subsets += 1;
+    hits += (bits & ((1u << c) - 1)) != 0 ? 1 : 0;
+  }
+  return hits / subsets;
+}
+
+TEST(PassAtK, IsTheShareOfSubsetsWithACorrectAnswer) {
+  for (uint32_t n = 1; n <= 8; ++n)
+    for (uint32_t c = 0; c <= n; ++c)
+      for (uint32_t k = 1; k <= n; ++k) EXPECT_NEAR(PassAtK(n, c, k), BruteForce(n, c, k), 1e-12) << n << " " << c << " " << k;
+}
+
+// A task whose answers are two tokens of 13, right if they add up to an even number: half of all random ones.
+class EvenTask final : public Task {
+ public:
+  std::string Summary() const override { return "even"; }
+  int32_t vocab_size() const override { return 13; }
+  int32_t end_token() const override { return -1; }
+  uint32_t max_prompt_tokens() const override { return 3; }
+  uint32_t max_answer_tokens() const override { return 2; }
+  Prompt NextTrainingPrompt(std::mt19937_64&) const override { return {}; }
+  std::vector<Prompt> HeldOutPrompts(size_t count) const override {
+    std::vector<Prompt> prompts;
+    for (size_t i = 0; i < count; ++i) {
+      Prompt prompt{.id = std::to_string(i),
+                    .token_ids = {static_cast<int32_t>(i % 13), static_cast<int32_t>(i / 13 % 13)},
+                    .answer = ""};
+      if (i % 2 == 0) prompt.token_ids.push_back(5);
+      prompts.push_back(prompt);
+    }
+    return prompts;
+  }
+  Score ScoreAnswer(const Prompt& prompt, std::span<const int32_t> answer) const override {
+    EXPECT_EQ(answer.size(), 2u);
+    const bool correct = (answer[0] + answer[1] + prompt.token_ids[0]) % 2 == 0;
+    return {correct ? 1.0f : 0.0f, correct};
+  }
+  std::vector<int32_t> Demonstration(const Prompt&, std::mt19937_64&) const override { return {}; }
+  std::string Text(std::span<const int32_t>) const override { return ""; }
+};
+
+TEST(Evaluate, IsTheSameAgainAndWhateverTheNumberOfRows) {
+  const model::Transformer model = testing::TinyModel(1);
+  const EvenTask task;
+  const auto prompts = task.HeldOutPrompts(60);
+  EvaluationOptions options{.samples = 8, .accuracy_temperature = 0, .rows = 16};
+  const Evaluation first = Evaluate(model, task, prompts, options), again = Evaluate(model, task, prompts, options);
+  EXPECT_EQ(first.accuracy, again.accuracy);
+  EXPECT_EQ(first.pass_at, again.pass_at);
+  EXPECT_EQ(first.answer_tokens, 2);
+  options.rows = 200;  // at temperature 0 the answers do not depend on how they are batched
+  EXPECT_EQ(Evaluate(model, task, prompts, options).accuracy, first.accuracy);
+  EXPECT_GT(first.entropy, 0);
+  EXPECT_LT(first.entropy, std::log(13.0));
+}
+
+TEST(Evaluate, PassAtKGrowsWithKAndAgreesWithChance) {
+  model::ModelConfig config = testing::TinyConfig();
+  config.initializer_range = 0;  // every token is as likely as any other: half of the answers are right
+  const model::Transformer model(config);
+  const EvenTask task;
+  const Evaluation evaluation = Evaluate(model, task, task.HeldOutPrompts(200), {.samples = 16, .top_p = 1});
+  ASSERT_EQ(evaluation.pass_at.size(), 5u);
+  EXPECT_NEAR(evaluation.entropy, std::log(13.0), 1e-4);
+  for (const auto& [k, value] : evaluation.pass_at) EXPECT_NEAR(value, 1 - std::pow(0.5, k), 0.03) << k;
+}
+
+TEST(Evaluate, OfNoPromptsIsNothing) {
+  const EvenTask task;
+  EXPECT_EQ(Evaluate(testing::TinyModel(1), task, {}, {}).accuracy, 0);
+  EXPECT_TRUE(Evaluate(testing::TinyModel(1), task, task.HeldOutPrompts(3), {.samples = 0}).pass_at.empty());
+}
+
+}  // namespace
+}  // namespace replay::trainer

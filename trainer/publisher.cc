@@ -1,0 +1,81 @@
+#include "trainer/publisher.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "trainer/model/checkpoint.h"
+
+namespace replay::trainer {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kPrefix = "version-";
+
+// The versions whose folders are in `folder`, oldest first.
+std::vector<int64_t> VersionsOn(const std::string& folder) {
+  std::vector<int64_t> versions;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string number = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
+    if (!number.empty() && number.size() < 19 &&
+        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      versions.push_back(std::stoll(number));
+  }
+  std::sort(versions.begin(), versions.end());
+  return versions;
+}
+
+}  // namespace
+
+Publisher::Publisher(Client& client, const PublisherOptions& options) : client_(client), options_(options) {}
+
+std::string Publisher::FolderOf(int64_t version) const {
+  return options_.folder + "/" + std::string(kPrefix) + std::to_string(version);
+}
+
+Result<Done> Publisher::JoinRegistry(int64_t version) {
+  const Result<std::vector<PolicyVersion>> known = client_.Versions(options_.run_id);
+  if (!known) return known.error();
+  for (const PolicyVersion& each : *known) {
+    if (each.epoch > epoch_ || (each.epoch == epoch_ && each.version >= version))
+      epoch_ = each.epoch + (each.version >= version ? 1 : 0);
+  }
+  return Done{};
+}
+
+std::string Publisher::Publish(int64_t version, const model::Transformer& transformer) {
+  const std::string folder = FolderOf(version);
+  std::error_code error;
+  try {
+    fs::create_directories(options_.folder, error);
+    fs::remove_all(folder, error);  // of a process before this one
+    // Not synced to disk: a version is of use to those who run now, a checkpoint is what survives.
+    model::SaveModel(folder, transformer, {.sync = false});
+  } catch (const model::CheckpointError& failure) {
+    return failure.what();
+  }
+  if (std::string failure = Register(version); !failure.empty()) return failure;
+  const std::vector<int64_t> on_disk = VersionsOn(options_.folder);
+  for (size_t i = 0; i + std::max(options_.keep, 2u) < on_disk.size(); ++i)
+    if (on_disk[i] < version) fs::remove_all(FolderOf(on_disk[i]), error);
+  return "";
+}
+
+std::string Publisher::PublishAgain() { return published_ < 0 ? "" : Register(published_); }
+
+std::string Publisher::Register(int64_t version) {
+  published_ = version;
+  const Result<PolicyVersion> done = client_.PublishVersion({.run_id = options_.run_id,
+                                                             .epoch = epoch_,
+                                                             .version = version,
+                                                             .step = version,
+                                                             .uri = "file://" + fs::absolute(FolderOf(version)).string()});
+  return done ? "" : done.error().ToString();
+}
+
+}  // namespace replay::trainer
