@@ -13,11 +13,12 @@ Stages, in this order; the first that fails ends the run with its name and a non
   dev      g++, optimised: build, all tests
   asan     AddressSanitizer and UndefinedBehaviorSanitizer: build, all tests
   tsan     ThreadSanitizer: build, all tests
+  training LibTorch (deploy/install_torch.sh), generator and trainer: build, their tests
   clang    the same code by another compiler: build, all tests (only with --full)
   tidy     clang-tidy over all sources                        (only with --full)
   fuzz     libFuzzer, one minute for each fuzz target         (only with --full)
 
-  --quick       only install, checks and dev
+  --quick       only install, checks and dev: no LibTorch
   --full        everything
   --no-install  leave out install
   --jobs N      compile N files at a time (default: one for each processor)
@@ -198,11 +199,16 @@ if [[ $scope != quick ]]; then
   Begin tsan "ThreadSanitizer"
   BuildAndTest tsan "${fixed_addresses[@]}"
   End
+
+  Begin training "generator and trainer, with LibTorch"
+  unset REPLAY_FLOOD_REQUESTS
+  deploy/install_torch.sh
+  BuildAndTest training
+  End
 fi
 
 if [[ $scope == full ]]; then
   Begin clang "clang, as a second compiler"
-  unset REPLAY_FLOOD_REQUESTS
   BuildAndTest clang
   End
 

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# A model learns through the buffer, and the same model without one: what the paper compares, in minutes. See --help.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: deploy/demo.sh [--quick] [--seed N] [--dir FOLDER] [--no-install]
+
+Installs what is missing, builds, and runs on this machine's CPU:
+
+  1. a warm start: a tiny transformer learns from demonstrations that are wrong on purpose more often than right
+  2. replayd + 2 generators + trainer with a replay buffer: 2,268 rollouts, positive bias 0.25, each drawn 1.76 times on average
+  3. the same without one: a queue that hands out the freshest rollouts, each once
+
+and ends with a table (accuracy, rollouts, compute) and a picture of accuracy against compute.
+
+  --quick       a shorter warm start and a quarter of the training: to see it work, its figures promise nothing
+  --seed N      another seed (default 1)
+  --dir FOLDER  where the run's files go (default build/demo); what an earlier run left there is replaced
+  --no-install  leave out installing
+  --help        this text
+
+About 6 minutes on 2 cores after the build, --quick 2. Ctrl-C stops everything. The processes are the shipped binaries; their
+configuration files are copied to FOLDER from deploy/config/demo, each log is FOLDER/*.log and FOLDER/*/log.jsonl.
+TEXT
+}
+
+quick=no
+seed=1
+dir=build/demo
+install=yes
+while [[ $# -gt 0 ]]; do
+  case "$1" in
+    --quick) quick=yes ;;
+    --no-install) install=no ;;
+    --seed | --dir)
+      if [[ $# -lt 2 || -z "$2" ]]; then
+        echo "demo.sh: $1 needs a value" >&2
+        exit 2
+      fi
+      if [[ "$1" == --dir ]]; then
+        dir="$(realpath -m "$2")"
+      elif [[ "$2" =~ ^[0-9]{1,9}$ ]]; then
+        seed="$2"
+      else
+        echo "demo.sh: --seed is \"$2\": must be a whole number" >&2
+        exit 2
+      fi
+      shift
+      ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *)
+      echo "demo.sh: unknown argument \"$1\"" >&2
+      usage >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly root="$PWD" bin="$PWD/build/training"
+export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
+
+Say() { printf '\n==== %s\n' "$*"; }
+
+# --- Install and build -----------------------------------------------------------------------------------------------------
+if [[ $install == yes ]]; then
+  Say "installing what is missing"
+  deploy/install_dependencies.sh
+  deploy/install_torch.sh --plot
+fi
+Say "building"
+cmake --preset training >/dev/null
+cmake --build --preset training --target replayd replayctl generator trainer
+
+# --- The run ---------------------------------------------------------------------------------------------------------------
+mkdir -p "$dir"
+cd "$dir"
+rm -rf warm weights replay no_buffer demo.png demo.json ./*.log
+cp "$root"/deploy/config/demo/{replayd,generator}.json .
+if [[ $quick == yes ]]; then
+  cp "$root/deploy/config/demo/trainer_quick.json" trainer.json
+else
+  cp "$root/deploy/config/demo/trainer.json" .
+fi
+
+children=()
+# shellcheck disable=SC2317  # called by the trap
+StopAll() {
+  local status=$? pid
+  trap - EXIT INT TERM
+  for pid in "${children[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait || true
+  exit "$status"
+}
+trap StopAll EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Runs the trainer in the foreground of this script, so that Ctrl-C and a failure of it end the script.
+Trainer() {
+  "$bin/trainer" --config trainer.json --seed "$seed" "$@" &
+  local trainer=$!
+  children+=("$trainer")
+  wait "$trainer"
+}
+
+Say "warm start on demonstrations, about four in ten of them right"
+Trainer --warm-start
+
+Say "replayd on 127.0.0.1:7170 (build/training/replayctl --server 127.0.0.1:7170 stats), metrics on http://127.0.0.1:7171/metrics"
+"$bin/replayd" --config replayd.json 2>replayd.log &
+daemon=$!
+children+=("$daemon")
+for ((attempt = 0; ; ++attempt)); do
+  if "$bin/replayctl" --server 127.0.0.1:7170 ping >/dev/null 2>&1; then break; fi
+  if ! kill -0 "$daemon" 2>/dev/null || [[ $attempt -ge 100 ]]; then
+    echo "demo.sh: replayd does not answer; $dir/replayd.log says:" >&2
+    cat replayd.log >&2
+    exit 1
+  fi
+  sleep 0.1
+done
+
+# Both from the same weights, with the same seed and learning rate, one after the other.
+for run in replay no_buffer; do
+  if [[ $run == replay ]]; then
+    Say "training with a replay buffer"
+  else
+    Say "training without one"
+  fi
+  generators=()
+  for number in 1 2; do
+    "$bin/generator" --config generator.json --buffer "$run" --run-id "$run" --seed $((100 * seed + number)) 2>"generator-$run-$number.log" &
+    generators+=($!)
+  done
+  children+=("${generators[@]}")
+  Trainer --buffer "$run" --run-id "$run" --weights "weights/$run" --output "$run"
+  kill "${generators[@]}" 2>/dev/null || true
+  wait "${generators[@]}" || true
+done
+
+Say "results"
+# matplotlib is in the environment that install_torch.sh made; without it there is a table and no picture.
+python="${REPLAY_TORCH_VENV:-$HOME/.cache/replay/venv-torch}/bin/python"
+if [[ ! -x "$python" ]]; then python=python3; fi
+"$python" "$root/deploy/demo_report.py" "$dir"
