@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <limits>
 #include <random>
 #include <string>
 
@@ -71,6 +72,7 @@ TEST(Expression, IsEqualToAWholeNumberOnlyIfThereIsNoRemainder) {
   EXPECT_FALSE(equals("7/2", 4));
   EXPECT_FALSE(equals("4/(1-5)", 1));
   EXPECT_FALSE(equals("1/4", std::numeric_limits<int64_t>::max()));  // The product would not fit.
+  EXPECT_FALSE(equals("0/4", int64_t{1} << 62));                     // It would be 0 in 64 bits.
 }
 
 TEST(Expression, IsNothingButTheGrammar) {

@@ -241,6 +241,7 @@ TEST(Task, RefusesAConfigurationWithTheFieldTheValueAndTheRule) {
   EXPECT_EQ("unknown key task.dificulty: did you mean \"difficulty\"?", ErrorOf(R"({"kind": "arithmetic", "dificulty": 2})"));
   EXPECT_EQ("unknown key task.difficulty", ErrorOf(R"({"difficulty": 2})"));
   EXPECT_EQ("unknown key task.numbers", ErrorOf(R"({"kind": "arithmetic", "numbers": 4})"));
+  EXPECT_EQ("unknown key task.difficulty", ErrorOf(R"({"kind": "countdown", "difficulty": 2})"));
   EXPECT_EQ("task.difficulty is 5: must be from 1 to 4", ErrorOf(R"({"kind": "arithmetic", "difficulty": 5})"));
   EXPECT_EQ("task.difficulty is \"hard\": must be a whole number", ErrorOf(R"({"kind": "arithmetic", "difficulty": "hard"})"));
   EXPECT_EQ("task.difficulty is 2.5: must be a whole number", ErrorOf(R"({"kind": "arithmetic", "difficulty": 2.5})"));
