@@ -7,7 +7,7 @@ usage() {
   cat <<TEXT
 usage: tests/figures.sh TOPIC [--quick]
 
-Builds the release preset and measures the figures of TOPIC. Each is one line on standard output:
+Builds the release preset (training for main-job) and measures the figures of TOPIC. Each is one line on standard output:
 
   name  measured  goal  ok|short
 
@@ -19,7 +19,7 @@ in aligned columns with at least two spaces between them; what else there is to 
 Topics: ${topics[*]:-none yet}
 
 A topic is an executable tests/bench/figures_TOPIC (or .py, .sh). It is called as
-  figures_TOPIC --build-dir build/release [--quick]
+  figures_TOPIC --build-dir build/PRESET [--quick]
 and prints the lines above; the alignment is done here.
 
 Exit status: 0 every figure is ok, 1 one is short or could not be measured, 2 wrong arguments.
@@ -48,7 +48,7 @@ for argument in "$@"; do
       exit 0
       ;;
     *)
-      if [[ -n "$topic" || ! "$argument" =~ ^[a-z0-9_]+$ ]]; then
+      if [[ -n "$topic" || ! "$argument" =~ ^[a-z0-9_-]+$ ]]; then
         echo "figures.sh: unexpected argument \"$argument\"" >&2
         usage >&2
         exit 2
@@ -74,11 +74,16 @@ if [[ -z "$program" ]]; then
   exit 2
 fi
 
+preset=release
+if [[ "$topic" == main-job ]]; then
+  preset=training
+  deploy/install_torch.sh --plot >&2
+fi
 # Nothing is compiled when nothing changed.
-echo "figures.sh: building build/release" >&2
+echo "figures.sh: building build/$preset" >&2
 {
-  cmake --preset release
-  cmake --build --preset release
+  cmake --preset "$preset"
+  cmake --build --preset "$preset"
 } </dev/null >&2
 
 # Reads the figures, prints them aligned as they come, and fails unless there is at least one and every one is ok.
@@ -107,6 +112,6 @@ CheckFigures() {
 }
 
 statuses=(0 0)
-"$program" --build-dir build/release "${quick[@]}" </dev/null | CheckFigures || statuses=("${PIPESTATUS[@]}")
+"$program" --build-dir "build/$preset" "${quick[@]}" </dev/null | CheckFigures || statuses=("${PIPESTATUS[@]}")
 if [[ ${statuses[0]} -ne 0 ]]; then echo "figures.sh: $program failed with exit status ${statuses[0]}" >&2; fi
 if [[ "${statuses[*]}" != "0 0" ]]; then exit 1; fi
