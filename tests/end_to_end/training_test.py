@@ -213,20 +213,23 @@ def test_weights_that_cannot_be_written_are_written_when_they_can(job, daemon):
     weights = job.folder / "weights"
     weights.write_text("")
     job.generator(1)
-    trainer = job.trainer(steps=40)
+    trainer = job.trainer(steps=100)
     wait_until(lambda: "version 0 is not published" in trainer.log(), 30, job.logs)
     assert str(weights) in trainer.log()
     weights.unlink()
     job.wait_for_step(10)
-    # Now it happens in the middle: training goes on, with rollouts of the weights that the generator has.
-    for version in weights.iterdir():
-        for file in version.iterdir():
-            file.unlink()
-        version.rmdir()
-    weights.rmdir()
-    weights.write_text("")
+    # Now it happens in the middle: training goes on, with rollouts of the weights that the generator has. The folder is renamed,
+    # at once, since the trainer writes into it; and again where the trainer made a new one before the file was there.
+    for attempt in range(100):
+        try:
+            weights.rename(job.folder / f"away-{attempt}")
+            weights.write_text("")
+            break
+        except (IsADirectoryError, FileNotFoundError):
+            continue
+    assert weights.is_file()
     assert trainer.wait() == 0, job.logs()
-    assert len(job.records("not_published")) > 5 and job.steps_done() == 40
+    assert len(job.records("not_published")) >= 2 and job.steps_done() == 100
 
 
 @pytest.mark.parametrize(
