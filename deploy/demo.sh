@@ -109,7 +109,7 @@ Trainer() {
   wait "$trainer"
 }
 
-Say "warm start on demonstrations, about four in ten of them right"
+Say "warm start on demonstrations, about three in ten of them right"
 Trainer --warm-start
 
 Say "replayd on 127.0.0.1:7170 (build/training/replayctl --server 127.0.0.1:7170 stats), metrics on http://127.0.0.1:7171/metrics"

@@ -2,44 +2,25 @@
 //
 // Exit codes, from sysexits: 0 done or stopped as asked, 64 usage, 70 internal, 78 configuration.
 
-#include <unistd.h>
-
 #include <ATen/Parallel.h>
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
-#include <cerrno>
-#include <csignal>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <optional>
-#include <sstream>
+#include <utility>
 
 #include "generator/config.h"
 #include "generator/worker.h"
 #include "schema/json_config.h"
+#include "trainer/model/stop_on_signals.h"
 
 namespace {
 
 using replay::ConfigError;
 
 constexpr int kUsage = 64, kInternal = 70, kConfig = 78;
-
-std::atomic<bool> g_stop = false;
-void OnSignal(int) {
-  if (g_stop.exchange(true)) _exit(kInternal);  // Asked twice: at once.
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw ConfigError("cannot read " + path + ": " + std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -68,7 +49,7 @@ int main(int argc, char** argv) {
 
   replay::GeneratorConfig config;
   try {
-    config = replay::ParseGeneratorConfig(ReadFile(config_path));
+    config = replay::ParseGeneratorConfig(replay::ReadConfigFile(config_path));
   } catch (const ConfigError& error) {
     std::cerr << "generator: " << config_path << ": " << error.what() << "\n";
     return kConfig;
@@ -81,12 +62,10 @@ int main(int argc, char** argv) {
     return 0;
   }
 
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGPIPE, SIG_IGN);
+  const std::atomic<bool>& stop = replay::model::StopOnSignals();
   at::set_num_threads(config.threads);
   try {
-    replay::Worker worker(config, g_stop);
+    replay::Worker worker(config, stop);
     worker.Loop();
   } catch (const c10::Error& error) {
     spdlog::error("{}", error.what_without_backtrace());

@@ -13,10 +13,14 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <fstream>
 #include <limits>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -28,6 +32,15 @@ namespace replay {
 class ConfigError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+// The content of the file, for Parse; throws ConfigError.
+inline std::string ReadConfigFile(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw ConfigError("cannot read " + path + ": " + std::strerror(errno));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
 
 // "64MiB", "1.5GB", "4096" → bytes; throws ConfigError.
 inline uint64_t ParseSize(const std::string& path, std::string_view text) {

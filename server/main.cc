@@ -9,9 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <fstream>
 #include <iostream>
-#include <sstream>
 #include <thread>
 
 #include "server/config.h"
@@ -27,14 +25,6 @@ using replay::server::LogLevel;
 using replay::server::ServerConfig;
 
 constexpr int kUsage = 64, kUnavailable = 69, kInternal = 70, kConfig = 78;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw ConfigError("cannot read " + path + ": " + std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // A connection is a descriptor; the usual soft limit is 1024, for programs that use select().
 void RaiseDescriptorLimit(uint64_t max_connections) {
@@ -83,7 +73,7 @@ int main(int argc, char** argv) {
 
   ServerConfig config;
   try {
-    config = replay::server::ParseConfig(config_path.empty() ? "{}" : ReadFile(config_path));
+    config = replay::server::ParseConfig(config_path.empty() ? "{}" : replay::ReadConfigFile(config_path));
     if (!listen.empty()) config.listen = listen;
     if (!metrics_listen.empty()) config.metrics_listen = metrics_listen == "off" ? "" : metrics_listen;
     if (io_threads > 0) config.io_threads = io_threads;

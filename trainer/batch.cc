@@ -9,6 +9,16 @@ namespace replay::trainer {
 
 using torch::Tensor;
 
+AnsweredPrompt::AnsweredPrompt(std::span<const int32_t> prompt, std::span<const int32_t> answer)
+    : token_ids_(prompt.begin(), prompt.end()), loss_mask_(prompt.size(), 0), logprobs_(prompt.size() + answer.size(), 0) {
+  token_ids_.insert(token_ids_.end(), answer.begin(), answer.end());
+  loss_mask_.resize(token_ids_.size(), 1);
+}
+
+Row AnsweredPrompt::row() const {
+  return {.token_ids = token_ids_, .loss_mask = loss_mask_, .behaviour_logprobs = logprobs_, .advantages = {}};
+}
+
 Row RowOf(const TrajectoryView& trajectory) {
   Row row;
   row.token_ids = trajectory.token_ids();

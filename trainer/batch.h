@@ -31,6 +31,19 @@ struct Row {
   float temperature = 1;  // of sampling
 };
 
+// A prompt with an answer that is trained on or looked at, with no log-probabilities of whoever wrote it: for what is computed
+// from the model's own alone. Keeps the bytes of its row.
+class AnsweredPrompt {
+ public:
+  AnsweredPrompt(std::span<const int32_t> prompt, std::span<const int32_t> answer);
+  Row row() const;  // must not outlive it
+
+ private:
+  std::vector<int32_t> token_ids_;
+  std::vector<uint8_t> loss_mask_;
+  std::vector<float> logprobs_;
+};
+
 // A view of the trajectory, which must outlive it.
 Row RowOf(const TrajectoryView& trajectory);
 

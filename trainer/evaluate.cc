@@ -22,7 +22,7 @@ std::vector<model::Answer> AnswerAll(const model::Transformer& transformer, cons
                           .end_token = task.end_token()},
                          options.seed);
   std::vector<model::Answer> answers;
-  for (size_t next = 0; next < prompts.size() || decoder.active() > 0;) {
+  for (size_t next = 0; next < prompts.size();) {
     std::vector<model::Decoder::Job> jobs;
     for (int64_t room = decoder.room(); next < prompts.size() && room >= count; room -= count, ++next)
       jobs.push_back({.prompt = prompts[next].token_ids, .count = count, .tag = next});
@@ -35,24 +35,10 @@ std::vector<model::Answer> AnswerAll(const model::Transformer& transformer, cons
 
 double MeanEntropy(const model::Transformer& transformer, std::span<const Prompt> prompts,
                    const std::vector<model::Answer>& answers) {
-  struct Whole {
-    std::vector<int32_t> token_ids;
-    std::vector<uint8_t> mask;
-    std::vector<float> logprobs;
-  };
-  std::vector<Whole> wholes;
-  for (const model::Answer& answer : answers) {
-    Whole& whole = wholes.emplace_back();
-    whole.token_ids = prompts[answer.tag].token_ids;
-    whole.mask.assign(whole.token_ids.size(), 0);
-    whole.token_ids.insert(whole.token_ids.end(), answer.token_ids.begin(), answer.token_ids.end());
-    whole.mask.resize(whole.token_ids.size(), 1);
-    whole.logprobs.assign(whole.token_ids.size(), 0);
-  }
+  std::vector<AnsweredPrompt> answered;
   std::vector<Row> rows;
-  for (const Whole& whole : wholes)
-    rows.push_back(
-        {.token_ids = whole.token_ids, .loss_mask = whole.mask, .behaviour_logprobs = whole.logprobs, .advantages = {}});
+  for (const model::Answer& answer : answers) answered.emplace_back(prompts[answer.tag].token_ids, answer.token_ids);
+  for (const AnsweredPrompt& each : answered) rows.push_back(each.row());
   Normalizer normalizer;
   double sum = 0;
   const torch::NoGradGuard no_grad;

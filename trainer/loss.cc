@@ -12,10 +12,13 @@ Tensor Mean(const Tensor& per_token, const LossInput& input, const LossOptions& 
   return ((per_token * input.mask).sum(1) / tokens).sum() / normalizer.sequences;
 }
 
-// log pi - log pi_old where the mask is 1, 0 elsewhere: stored log-probabilities are NaN where nothing was generated.
-Tensor LogRatio(const LossInput& input) {
-  return torch::where(input.mask > 0, input.logprobs - input.behaviour_logprobs, torch::zeros({}, input.logprobs.options()));
+// `per_token` [b, t] where the mask is 1, 0 elsewhere.
+Tensor Masked(const Tensor& per_token, const LossInput& input) {
+  return torch::where(input.mask > 0, per_token, torch::zeros({}, per_token.options()));
 }
+
+// log pi - log pi_old: stored log-probabilities are NaN where nothing was generated.
+Tensor LogRatio(const LossInput& input) { return Masked(input.logprobs - input.behaviour_logprobs, input); }
 
 LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tensor& clipped) {
   const torch::NoGradGuard no_grad;
@@ -38,8 +41,7 @@ LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tenso
 
 // k3: unbiased for KL(pi || reference) when tokens come from pi, and never negative.
 Tensor KlTerm(const LossInput& input) {
-  const Tensor log_ratio =
-      torch::where(input.mask > 0, input.reference_logprobs - input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor log_ratio = Masked(input.reference_logprobs - input.logprobs, input);
   return log_ratio.exp() - 1 - log_ratio;
 }
 
@@ -73,21 +75,21 @@ Loss Grpo(const LossInput& input, const LossOptions& options, const Normalizer& 
 
 Loss AsymRe(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor advantage = (input.reward - (input.group_mean + options.baseline_shift)).unsqueeze(1);
-  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor logprobs = Masked(input.logprobs, input);
   const Tensor loss = Mean(-advantage * logprobs, input, options, normalizer);
   return {WithKl(loss, input, options, normalizer), Measure(input, LogRatio(input).detach(), {})};
 }
 
 Loss Reinforce(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor log_ratio = LogRatio(input).detach(), ratio = log_ratio.exp();
-  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor logprobs = Masked(input.logprobs, input);
   const Tensor loss = Mean(-ratio.clamp_max(options.largest_weight) * input.advantage * logprobs, input, options, normalizer);
   return {WithKl(loss, input, options, normalizer),
           Measure(input, log_ratio, (ratio > options.largest_weight).to(ratio.dtype()))};
 }
 
 Loss Supervised(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
-  const Tensor logprobs = torch::where(input.mask > 0, input.logprobs, torch::zeros({}, input.logprobs.options()));
+  const Tensor logprobs = Masked(input.logprobs, input);
   return {Mean(-logprobs, input, options, normalizer), Measure(input, torch::zeros_like(logprobs), {})};
 }
 

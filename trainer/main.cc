@@ -8,19 +8,16 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <sstream>
+#include <optional>
+#include <utility>
 
 #include "schema/json_config.h"
 #include "trainer/config.h"
-#include "trainer/model/busy_clock.h"
 #include "trainer/model/checkpoint.h"
+#include "trainer/model/stop_on_signals.h"
 #include "trainer/run.h"
 #include "trainer/warm_start.h"
 
@@ -33,21 +30,8 @@ using replay::trainer::TrainerConfig;
 
 constexpr int kUsage = 64, kInternal = 70, kFiles = 74, kDiverged = 76, kConfig = 78;
 
-std::atomic<bool> g_stop = false;
-void OnSignal(int) {
-  if (g_stop.exchange(true)) _exit(kInternal);  // Asked twice: at once.
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw ConfigError("cannot read " + path + ": " + std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // Trains config.model on demonstrations, and says how good it is.
-int WarmStart(const TrainerConfig& config) {
+int WarmStart(const TrainerConfig& config, const std::atomic<bool>& stop) {
   if (std::filesystem::exists(config.model)) {
     spdlog::info("{} is there already: nothing to do", config.model);
     return 0;
@@ -61,9 +45,9 @@ int WarmStart(const TrainerConfig& config) {
       spdlog::info("warm start: step {} of {}, loss {:.3f}, {:.0f} s", step, config.warm_start.steps, loss,
                    std::chrono::duration<double>(now - began).count());
     }
-    return !g_stop;
+    return !stop;
   });
-  if (g_stop) return kInternal;
+  if (stop) return kInternal;
   replay::model::SaveModel(config.model, trained);
   const auto prompts = config.task->HeldOutPrompts(config.evaluation.options.prompts);
   const auto evaluation = replay::trainer::Evaluate(trained, *config.task, prompts, config.evaluation.options);
@@ -102,7 +86,7 @@ int main(int argc, char** argv) {
 
   TrainerConfig config;
   try {
-    config = replay::trainer::ParseTrainerConfig(ReadFile(config_path));
+    config = replay::trainer::ParseTrainerConfig(replay::ReadConfigFile(config_path));
   } catch (const ConfigError& error) {
     std::cerr << "trainer: " << config_path << ": " << error.what() << "\n";
     return kConfig;
@@ -119,13 +103,11 @@ int main(int argc, char** argv) {
     return 0;
   }
 
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
-  std::signal(SIGPIPE, SIG_IGN);
+  const std::atomic<bool>& stop = replay::model::StopOnSignals();
   at::set_num_threads(config.threads);
   try {
-    if (warm_start) return WarmStart(config);
-    replay::trainer::Run run(config, resume, g_stop);
+    if (warm_start) return WarmStart(config, stop);
+    replay::trainer::Run run(config, resume, stop);
     return run.Loop() == replay::trainer::Run::End::kDiverged ? kDiverged : 0;
   } catch (const ConfigError& error) {
     spdlog::error("{}", error.what());

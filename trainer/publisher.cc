@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trainer/model/checkpoint.h"
+#include "trainer/numbered_folders.h"
 
 namespace replay::trainer {
 
@@ -14,21 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "version-";
-
-// The versions whose folders are in `folder`, oldest first.
-std::vector<int64_t> VersionsOn(const std::string& folder) {
-  std::vector<int64_t> versions;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string number = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : "";
-    if (!number.empty() && number.size() < 19 &&
-        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; }))
-      versions.push_back(std::stoll(number));
-  }
-  std::sort(versions.begin(), versions.end());
-  return versions;
-}
 
 }  // namespace
 
@@ -60,7 +46,7 @@ std::string Publisher::Publish(int64_t version, const model::Transformer& transf
     return failure.what();
   }
   if (std::string failure = Register(version); !failure.empty()) return failure;
-  const std::vector<int64_t> on_disk = VersionsOn(options_.folder);
+  const std::vector<int64_t> on_disk = NumberedFolders(options_.folder, kPrefix);
   for (size_t i = 0; i + std::max(options_.keep, 2u) < on_disk.size(); ++i)
     if (on_disk[i] < version) fs::remove_all(FolderOf(on_disk[i]), error);
   return "";

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "trainer/model/checkpoint.h"
+#include "trainer/numbered_folders.h"
 
 namespace replay::trainer {
 
@@ -17,28 +18,13 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::string_view kCheckpoint = "checkpoint-";
+constexpr std::string_view kCheckpoint = "checkpoint-";  // A folder gets its name when it is whole.
 
 std::string Journaled(const std::string& output) {
   std::error_code error;
   fs::create_directories(output, error);
   if (error) throw model::CheckpointError(output + " cannot be made: " + error.message());
   return output + "/log.jsonl";
-}
-
-// Complete ones, oldest first: a folder gets its name when it is whole.
-std::vector<int64_t> CheckpointsIn(const std::string& output) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(output, error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string number = name.starts_with(kCheckpoint) ? name.substr(kCheckpoint.size()) : "";
-    if (!number.empty() && number.size() < 19 &&
-        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; }))
-      steps.push_back(std::stoll(number));
-  }
-  std::sort(steps.begin(), steps.end());
-  return steps;
 }
 
 double Seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -215,13 +201,17 @@ bool Run::EvaluationDue() const {
   return when.every_steps > 0 && step_ % when.every_steps == 0 && evaluated_at_ != step_;
 }
 
+void Run::ScheduleEvaluation() {
+  evaluated_at_ = step_;
+  const double every = config_.evaluation.every_units;
+  while (every > 0 && next_evaluation_units_ <= Units()) next_evaluation_units_ += every;
+}
+
 void Run::EvaluateNow() {
   LookAtServer(/*urgent=*/true);  // so that what was spent is as of this step
   const Evaluation evaluation = Evaluate(learner_.model(), *config_.task, held_out_, config_.evaluation.options);
-  evaluated_at_ = step_;
   accuracy_ = evaluation.accuracy;
-  const double every = config_.evaluation.every_units;
-  while (every > 0 && next_evaluation_units_ <= Units()) next_evaluation_units_ += every;
+  ScheduleEvaluation();
   journal_.Evaluated({.step = step_,
                       .evaluation = &evaluation,
                       .rollouts = meter_.rollouts(),
@@ -243,8 +233,12 @@ void Run::EvaluateNow() {
       ReplayRatio(meter_.rollouts(), meter_.draws()), config_.compute.mu, meter_.MeasuredMu());
 }
 
+std::string Run::CheckpointFolder(int64_t step) const {
+  return config_.output + "/" + std::string(kCheckpoint) + std::to_string(step);
+}
+
 void Run::SaveCheckpoint() {
-  const std::string folder = config_.output + "/" + std::string(kCheckpoint) + std::to_string(step_);
+  const std::string folder = CheckpointFolder(step_);
   if (fs::exists(folder)) return;
   try {
     learner_.Save(folder, {{"step", std::to_string(step_)},
@@ -257,19 +251,18 @@ void Run::SaveCheckpoint() {
     journal_.Note("no_checkpoint", step_, error.what());
     return;
   }
-  const std::vector<int64_t> steps = CheckpointsIn(config_.output);
+  const std::vector<int64_t> steps = NumberedFolders(config_.output, kCheckpoint);
   std::error_code error;
-  for (size_t i = 0; i + config_.keep_checkpoints < steps.size(); ++i)
-    fs::remove_all(config_.output + "/" + std::string(kCheckpoint) + std::to_string(steps[i]), error);
+  for (size_t i = 0; i + config_.keep_checkpoints < steps.size(); ++i) fs::remove_all(CheckpointFolder(steps[i]), error);
 }
 
 void Run::Resume() {
-  const std::vector<int64_t> steps = CheckpointsIn(config_.output);
+  const std::vector<int64_t> steps = NumberedFolders(config_.output, kCheckpoint);
   if (steps.empty()) {
     spdlog::info("no checkpoint in {}: starting from {}", config_.output, config_.model);
     return;
   }
-  const std::string folder = config_.output + "/" + std::string(kCheckpoint) + std::to_string(steps.back());
+  const std::string folder = CheckpointFolder(steps.back());
   const std::map<std::string, std::string> facts = learner_.Load(folder);
   const auto number = [&](const char* name) -> int64_t {
     const auto found = facts.find(name);
@@ -280,9 +273,7 @@ void Run::Resume() {
   };
   step_ = number("step");
   meter_.Resume(static_cast<uint64_t>(number("rollouts")), static_cast<uint64_t>(number("draws")));
-  evaluated_at_ = step_;
-  const double every = config_.evaluation.every_units;
-  while (every > 0 && next_evaluation_units_ <= Units()) next_evaluation_units_ += every;
+  ScheduleEvaluation();
   spdlog::info("resuming from {}", folder);
 }
 

@@ -47,6 +47,8 @@ class Run {
   void ReportCost();
   bool EvaluationDue() const;
   void EvaluateNow();
+  void ScheduleEvaluation();  // the next one, after this step's
+  std::string CheckpointFolder(int64_t step) const;
   void SaveCheckpoint();
   double Units() const;
 

@@ -10,22 +10,11 @@
 namespace replay::trainer {
 namespace {
 
-struct Demonstration {
-  std::vector<int32_t> token_ids;
-  std::vector<uint8_t> loss_mask;
-  std::vector<float> logprobs;  // of nobody: the supervised loss looks at none
-};
-
-Demonstration MakeDemonstration(const Task& task, std::mt19937_64& random) {
+AnsweredPrompt MakeDemonstration(const Task& task, std::mt19937_64& random) {
   const Prompt prompt = task.NextTrainingPrompt(random);
   const std::vector<int32_t> answer = task.Demonstration(prompt, random);
   if (answer.empty()) throw ConfigError("the task has no demonstrations to start from: give a trained model instead");
-  Demonstration made{
-      .token_ids = prompt.token_ids, .loss_mask = std::vector<uint8_t>(prompt.token_ids.size(), 0), .logprobs = {}};
-  made.token_ids.insert(made.token_ids.end(), answer.begin(), answer.end());
-  made.loss_mask.resize(made.token_ids.size(), 1);
-  made.logprobs.resize(made.token_ids.size(), 0);
-  return made;
+  return AnsweredPrompt(prompt.token_ids, answer);
 }
 
 }  // namespace
@@ -42,12 +31,10 @@ model::Transformer WarmStart(const TrainerConfig& config, const std::function<bo
                           .micro_batch_tokens = config.learner.micro_batch_tokens};
   Learner learner(model::Transformer(options.architecture), learning);
   for (int64_t step = 0; step < options.steps; ++step) {
-    std::vector<Demonstration> demonstrations;
-    for (uint32_t i = 0; i < options.batch_size; ++i) demonstrations.push_back(MakeDemonstration(*config.task, random));
+    std::vector<AnsweredPrompt> demonstrations;
     std::vector<Row> rows;
-    for (const Demonstration& each : demonstrations)
-      rows.push_back(
-          {.token_ids = each.token_ids, .loss_mask = each.loss_mask, .behaviour_logprobs = each.logprobs, .advantages = {}});
+    for (uint32_t i = 0; i < options.batch_size; ++i) demonstrations.push_back(MakeDemonstration(*config.task, random));
+    for (const AnsweredPrompt& each : demonstrations) rows.push_back(each.row());
     const StepReport report = learner.Step(rows);
     if (!progress(step + 1, report.loss)) break;
   }

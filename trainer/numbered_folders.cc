@@ -1,0 +1,23 @@
+#include "trainer/numbered_folders.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+namespace replay::trainer {
+
+std::vector<int64_t> NumberedFolders(const std::string& folder, std::string_view prefix) {
+  std::vector<int64_t> numbers;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string number = name.starts_with(prefix) ? name.substr(prefix.size()) : "";
+    if (!number.empty() && number.size() < 19 &&
+        std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      numbers.push_back(std::stoll(number));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace replay::trainer
