@@ -9,6 +9,14 @@ namespace replay::trainer {
 
 using torch::Tensor;
 
+namespace {
+
+// Nothing that was sampled is as unlikely as e^-40 = 4e-18; engines write -inf or -9999 for tokens that they were made to say.
+// Above it the ratio pi / pi_old is at most 2e17, whose square single precision holds: one bad row must not cost the batch.
+constexpr float kLeastLogprob = -40;
+
+}  // namespace
+
 AnsweredPrompt::AnsweredPrompt(std::span<const int32_t> prompt, std::span<const int32_t> answer)
     : token_ids_(prompt.begin(), prompt.end()), loss_mask_(prompt.size(), 0), logprobs_(prompt.size() + answer.size(), 0) {
   token_ids_.insert(token_ids_.end(), answer.begin(), answer.end());
@@ -52,15 +60,15 @@ std::string CheckRow(const Row& row, int64_t vocab_size, int64_t context, const 
       return "token id " + to_string(row.token_ids[i]) + " at " + to_string(i) + ": the vocabulary has " +
              to_string(vocab_size);
     // NaN fails too.
-    if (row.loss_mask[i] != 0 && !(row.behaviour_logprobs[i] <= 0))
-      return "log-probability " + to_string(row.behaviour_logprobs[i]) + " at " + to_string(i) +
-             ": must be at most 0 where the loss mask is 1";
+    if (row.loss_mask[i] != 0 && !(row.behaviour_logprobs[i] <= 0 && row.behaviour_logprobs[i] >= kLeastLogprob))
+      return "log-probability " + to_string(row.behaviour_logprobs[i]) + " at " + to_string(i) + ": must be from " +
+             to_string(static_cast<int>(kLeastLogprob)) + " to 0 where the loss mask is 1";
     if (row.loss_mask[i] != 0 && !row.advantages.empty() && !std::isfinite(row.advantages[i]))
       return "advantage " + to_string(row.advantages[i]) + " at " + to_string(i) + ": must be finite";
   }
   if (!std::isfinite(row.reward)) return "reward is " + to_string(row.reward) + ": must be finite";
   if (!(row.temperature >= 0 && std::isfinite(row.temperature)))
-    return "temperature is " + to_string(row.temperature) + ": must be at least 0";
+    return "temperature is " + to_string(row.temperature) + ": must be finite and at least 0";
   const bool by_reward = loss.kind == "asymre", by_advantage = loss.kind == "grpo" || loss.kind == "reinforce";
   if (by_reward && !std::isfinite(row.group_mean)) return "it has no named reward \"group_mean\", which the loss asymre needs";
   if (by_advantage && row.advantages.empty() && !std::isfinite(row.advantage))

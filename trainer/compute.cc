@@ -29,7 +29,8 @@ void ComputeMeter::Update(const BufferStats& stats) {
                  .training_seconds = stats.training_seconds};
   // Counters only grow, except that a daemon that came back starts at zero. All are compared, since any may have caught up.
   const bool restarted = now.accepted < last_.accepted || now.generated < last_.generated || now.trained < last_.trained ||
-                         now.tokens_inserted < last_.tokens_inserted || now.generation_seconds < last_.generation_seconds;
+                         now.tokens_inserted < last_.tokens_inserted || now.generation_seconds < last_.generation_seconds ||
+                         now.training_seconds < last_.training_seconds;
   const Seen since = first_ ? now : restarted ? Seen{} : last_;
   first_ = false;
   last_ = now;

@@ -53,8 +53,8 @@ model::ModelConfig ParseArchitecture(JsonConfig config, const Task& task) {
   model.num_attention_heads = config.Integer("num_attention_heads", 4, 1, 1'024);
   model.num_key_value_heads = config.Integer("num_key_value_heads", model.num_attention_heads, 1, 1'024);
   model.head_dim = config.Integer("head_dim", std::max<int64_t>(2, model.hidden_size / model.num_attention_heads), 2, 1'024);
-  model.max_position_embeddings =
-      config.Integer("max_position_embeddings", task.max_prompt_tokens() + task.max_answer_tokens(), 2, 1 << 24);
+  const int64_t context = int64_t{task.max_prompt_tokens()} + task.max_answer_tokens();
+  model.max_position_embeddings = config.Integer("max_position_embeddings", context, context, 1 << 24);
   model.rope_theta = config.Number("rope_theta", model.rope_theta, 1, kMost);
   model.tie_word_embeddings = config.Flag("tie_word_embeddings", false);
   model.initializer_range = config.Number("initializer_range", model.initializer_range, 0, 10);

@@ -11,14 +11,17 @@
 //     "checkpoint_every": 0, "keep_checkpoints": 2, "max_bad_steps": 10,
 //     "loss":       { "kind": "grpo", "averaging": "token", "clip_low": 0.2, "clip_high": 0.2, "kl_weight": 0,
 //                     "baseline_shift": -0.1, "largest_weight": 2 },
-//     "optimizer":  { "learning_rate": 3e-4, "warmup_steps": 0, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0,
-//                     "max_gradient_norm": 1 },
-//     "evaluation": { "every_steps": 0, "every_units": 20, "prompts": 300, "samples": 16 },
+//     "optimizer":  { "learning_rate": 3e-4, "warmup_steps": 0, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8,
+//                     "weight_decay": 0, "max_gradient_norm": 1 },
+//     "evaluation": { "every_steps": 0, "every_units": 20, "prompts": 300, "samples": 16, "accuracy_temperature": 0.1,
+//                     "temperature": 1, "top_p": 0.95, "rows": 256 },
 //     "compute":    { "mu": 5.28, "workers": 6, "trainers": 2 },     declared, see trainer/compute.h
 //     "stop":       { "accuracy": 0, "units": 0 },                   0: never for this reason
 //     "warm_start": { "steps": 6000, "batch_size": 128, "learning_rate": 2e-3, "decay_share": 0.3,
 //                     "architecture": { "hidden_size": 64, … } }     as in config.json; vocab_size is the task's
 //   }
+//
+// model, weights and output must be given. What else is left out has the value that stands beside its field.
 
 #include <cstdint>
 #include <memory>

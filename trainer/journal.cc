@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <stdexcept>
 #include <vector>
 
 namespace replay::trainer {
@@ -50,20 +49,24 @@ BatchSummary Summarize(const Batch& batch) {
 
 }  // namespace
 
-Journal::Journal(const std::string& path) : file_(path, std::ios::app), is_terminal_(isatty(STDERR_FILENO) == 1) {
-  if (!file_) throw std::runtime_error(path + " cannot be opened for writing");
-}
+Journal::Journal(const std::string& path)
+    : file_(path, O_WRONLY | O_CREAT | O_APPEND), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 Journal::~Journal() {
   ClearProgress();
   if (failed_lines_ > 0) std::fprintf(stderr, "%lu lines of the log could not be written\n", failed_lines_);
 }
 
-void Journal::WriteLine(const std::string& line) {
-  file_ << line << '\n' << std::flush;
-  if (file_) return;
-  ++failed_lines_;
-  file_.clear();
+void Journal::WriteLine(std::string line) {
+  line += '\n';
+  const off_t size = lseek(file_.fd(), 0, SEEK_END);
+  try {
+    file_.Write(line.data(), line.size());
+  } catch (const model::CheckpointError&) {
+    ++failed_lines_;
+    // What was written of it would spoil the next line, and does where it cannot be taken back.
+    if (size >= 0 && ftruncate(file_.fd(), size) != 0) ++failed_lines_;
+  }
 }
 
 void Journal::ClearProgress() {

@@ -4,17 +4,17 @@
 //   {"event":"step","step":12,"reward":0.41,"accuracy":0.41,"entropy":0.31,"staleness_p50":2,"staleness_p90":5, …}
 //   {"event":"evaluation","step":63,"accuracy":0.52,"pass@1":0.5,"pass@16":0.86,"mu_declared":5.28,"mu_measured":1.4, …}
 //
-// A line that cannot be written is counted, and training goes on. Not thread-safe.
+// A line that cannot be written is left out whole and counted, and training goes on. Not thread-safe.
 
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <string>
 
 #include "replay/client.h"
 #include "trainer/compute.h"
 #include "trainer/evaluate.h"
 #include "trainer/learner.h"
+#include "trainer/model/file.h"
 
 namespace replay::trainer {
 
@@ -44,7 +44,7 @@ struct EvaluationRecord {
 
 class Journal {
  public:
-  // Appends to `path`. Throws std::runtime_error if it cannot be opened.
+  // Appends to `path`. Throws model::CheckpointError if it cannot be opened.
   explicit Journal(const std::string& path);
   ~Journal();
 
@@ -58,9 +58,9 @@ class Journal {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void WriteLine(const std::string& line);
+  void WriteLine(std::string line);
 
-  std::ofstream file_;
+  model::File file_;
   const bool is_terminal_;
   bool shown_ = false;
   Clock::time_point shown_at_{};

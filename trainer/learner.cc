@@ -72,9 +72,9 @@ StepReport Learner::Step(std::span<const Row> rows) {
 }
 
 void Learner::Save(const std::string& folder, const std::map<std::string, std::string>& facts) const {
-  if (fs::exists(folder)) throw CheckpointError(folder + " exists already");
-  const std::string temporary = folder + ".incomplete";
   std::error_code error;
+  if (fs::exists(folder, error)) throw CheckpointError(folder + " exists already");
+  const std::string temporary = folder + ".incomplete";
   fs::remove_all(temporary, error);  // of an attempt that was killed
   try {
     if (!fs::create_directories(temporary, error) && error)
@@ -89,6 +89,7 @@ void Learner::Save(const std::string& folder, const std::map<std::string, std::s
     fs::remove_all(temporary, error);
     throw;
   }
+  model::SyncFolder(fs::path(folder).parent_path());
 }
 
 std::map<std::string, std::string> Learner::Load(const std::string& folder) {

@@ -5,30 +5,31 @@ namespace {
 
 using torch::Tensor;
 
-// The sum over the micro-batch of `per_token` [b, t], divided so that the parts of a batch add up to its mean.
-Tensor Mean(const Tensor& per_token, const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
-  if (options.averaging == Averaging::kToken) return (per_token * input.mask).sum() / normalizer.tokens;
-  const Tensor tokens = input.mask.sum(1).clamp_min(1);
-  return ((per_token * input.mask).sum(1) / tokens).sum() / normalizer.sequences;
-}
-
-// `per_token` [b, t] where the mask is 1, 0 elsewhere.
+// `per_token` [b, t] where the mask is 1, 0 elsewhere. Not a product: 0 times what stands there may be NaN.
 Tensor Masked(const Tensor& per_token, const LossInput& input) {
   return torch::where(input.mask > 0, per_token, torch::zeros({}, per_token.options()));
+}
+
+// The sum over the micro-batch of `per_token` [b, t], divided so that the parts of a batch add up to its mean.
+Tensor Mean(const Tensor& per_token, const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
+  const Tensor masked = Masked(per_token, input);
+  if (options.averaging == Averaging::kToken) return masked.sum() / normalizer.tokens;
+  return (masked.sum(1) / input.mask.sum(1).clamp_min(1)).sum() / normalizer.sequences;
 }
 
 // log pi - log pi_old: stored log-probabilities are NaN where nothing was generated.
 Tensor LogRatio(const LossInput& input) { return Masked(input.logprobs - input.behaviour_logprobs, input); }
 
+// `log_ratio` is masked. In double precision: the square of a sequence's weight leaves the range of single precision where
+// log w is 44, which a thousand tokens reach when each is 5 % likelier than it was.
 LossMetrics Measure(const LossInput& input, const Tensor& log_ratio, const Tensor& clipped) {
   const torch::NoGradGuard no_grad;
-  const Tensor ratio = log_ratio.exp();
-  const Tensor weights = log_ratio.sum(1).exp();
-  const Tensor sums =
-      torch::stack({input.mask.sum(), clipped.defined() ? (clipped * input.mask).sum() : torch::zeros({}, ratio.options()),
-                    (ratio * input.mask).sum(), ((torch::exp(-log_ratio) - 1 + log_ratio) * input.mask).sum(), weights.sum(),
-                    weights.square().sum()})
-          .to(torch::kCPU, torch::kFloat64);
+  const Tensor log_rho = log_ratio.to(torch::kFloat64), mask = input.mask.to(torch::kFloat64);
+  const Tensor weights = log_rho.sum(1).exp();
+  const Tensor sums = torch::stack({mask.sum(), clipped.defined() ? (clipped * mask).sum() : torch::zeros({}, mask.options()),
+                                    (log_rho.exp() * mask).sum(), (torch::exp(-log_rho) - 1 + log_rho).sum(), weights.sum(),
+                                    weights.square().sum()})
+                          .to(torch::kCPU);
   const double* sum = sums.data_ptr<double>();
   return {.tokens = sum[0],
           .clipped = sum[1],
@@ -75,22 +76,20 @@ Loss Grpo(const LossInput& input, const LossOptions& options, const Normalizer& 
 
 Loss AsymRe(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor advantage = (input.reward - (input.group_mean + options.baseline_shift)).unsqueeze(1);
-  const Tensor logprobs = Masked(input.logprobs, input);
-  const Tensor loss = Mean(-advantage * logprobs, input, options, normalizer);
+  const Tensor loss = Mean(-advantage * input.logprobs, input, options, normalizer);
   return {WithKl(loss, input, options, normalizer), Measure(input, LogRatio(input).detach(), {})};
 }
 
 Loss Reinforce(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
   const Tensor log_ratio = LogRatio(input).detach(), ratio = log_ratio.exp();
-  const Tensor logprobs = Masked(input.logprobs, input);
-  const Tensor loss = Mean(-ratio.clamp_max(options.largest_weight) * input.advantage * logprobs, input, options, normalizer);
+  const Tensor weight = ratio.clamp_max(options.largest_weight) * Masked(input.advantage, input);
+  const Tensor loss = Mean(-weight * input.logprobs, input, options, normalizer);
   return {WithKl(loss, input, options, normalizer),
           Measure(input, log_ratio, (ratio > options.largest_weight).to(ratio.dtype()))};
 }
 
 Loss Supervised(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {
-  const Tensor logprobs = Masked(input.logprobs, input);
-  return {Mean(-logprobs, input, options, normalizer), Measure(input, torch::zeros_like(logprobs), {})};
+  return {Mean(-input.logprobs, input, options, normalizer), Measure(input, torch::zeros_like(input.logprobs), {})};
 }
 
 Loss ComputeLoss(const LossInput& input, const LossOptions& options, const Normalizer& normalizer) {

@@ -47,7 +47,7 @@ struct Normalizer {
 // Sums over the micro-batch, to be added up: ratios of them are what is shown.
 struct LossMetrics {
   double tokens = 0;
-  double clipped = 0;  // tokens whose gradient the clip took away
+  double clipped = 0;  // tokens whose gradient the clip took away; with reinforce, whose weight was cut off
   double ratio = 0;    // sum of pi / pi_old over tokens
   double kl = 0;       // sum over tokens of the estimate pi_old / pi - 1 - log(pi_old / pi) (k3, joschu.net/blog/kl-approx)
   double sequences = 0;

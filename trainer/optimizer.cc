@@ -69,6 +69,7 @@ std::vector<model::NamedTensor> AdamW::State() const {
 
 void AdamW::Load(const std::vector<model::NamedTensor>& state) {
   const torch::NoGradGuard no_grad;
+  std::vector<Tensor> first, second;  // all are found before any is taken over
   const auto find = [&](const std::string& name, c10::IntArrayRef shape) -> const Tensor& {
     const auto found =
         std::find_if(state.begin(), state.end(), [&](const model::NamedTensor& each) { return each.name == name; });
@@ -78,10 +79,14 @@ void AdamW::Load(const std::vector<model::NamedTensor>& state) {
     return found->tensor;
   };
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    first_[i].copy_(find("m." + std::to_string(i), parameters_[i].sizes()));
-    second_[i].copy_(find("v." + std::to_string(i), parameters_[i].sizes()));
+    first.push_back(find("m." + std::to_string(i), parameters_[i].sizes()));
+    second.push_back(find("v." + std::to_string(i), parameters_[i].sizes()));
   }
   steps_taken_ = find("steps", {1}).item<int64_t>();
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    first_[i].copy_(first[i]);
+    second_[i].copy_(second[i]);
+  }
 }
 
 }  // namespace replay::trainer

@@ -46,7 +46,8 @@ class AdamW {
 
   int64_t steps_taken() const { return steps_taken_; }
 
-  // For a checkpoint: "m.0", "v.0", … in order of the parameters, and "steps". Load throws c10::Error if they do not fit.
+  // For a checkpoint: "m.0", "v.0", … in order of the parameters, and "steps". Load throws c10::Error if they do not fit,
+  // and then has changed nothing.
   std::vector<model::NamedTensor> State() const;
   void Load(const std::vector<model::NamedTensor>& state);
 

@@ -46,9 +46,10 @@ std::string Publisher::Publish(int64_t version, const model::Transformer& transf
     return failure.what();
   }
   if (std::string failure = Register(version); !failure.empty()) return failure;
-  const std::vector<int64_t> on_disk = NumberedFolders(options_.folder, kPrefix);
-  for (size_t i = 0; i + std::max(options_.keep, 2u) < on_disk.size(); ++i)
-    if (on_disk[i] < version) fs::remove_all(FolderOf(on_disk[i]), error);
+  // Higher ones, of a run that had come further, do not count: nobody reads them.
+  std::vector<int64_t> older = NumberedFolders(options_.folder, kPrefix);
+  std::erase_if(older, [&](int64_t each) { return each >= version; });
+  for (size_t i = 0; i + std::max(options_.keep, 2u) < older.size() + 1; ++i) fs::remove_all(FolderOf(older[i]), error);
   return "";
 }
 

@@ -43,6 +43,10 @@ Run::Run(const TrainerConfig& config, bool resume, const std::atomic<bool>& stop
   if (learner_.model().config().vocab_size < config.task->vocab_size())
     throw ConfigError("model has a vocabulary of " + std::to_string(learner_.model().config().vocab_size) +
                       ": the task needs " + std::to_string(config.task->vocab_size()));
+  const int64_t context = int64_t{config.task->max_prompt_tokens()} + config.task->max_answer_tokens();
+  if (learner_.model().config().max_position_embeddings < context)
+    throw ConfigError("model has a context of " + std::to_string(learner_.model().config().max_position_embeddings) +
+                      " tokens: the task's prompts and answers need " + std::to_string(context));
   torch::manual_seed(config.seed);
   if (resume) Resume();
 }
@@ -52,6 +56,7 @@ Run::End Run::Loop() {
     spdlog::warn("no daemon at {} yet: {}", config_.address, joined.error().ToString());
     std::this_thread::sleep_for(1s);
   }
+  LookAtServer(/*urgent=*/true);  // what is in the buffer by now is not of this run
   Publish();
   spdlog::info("training {} parameters on {} from step {} to {}, batch {}, buffer \"{}\" at {}",
                learner_.model().parameter_count(), config_.task->Summary(), step_, config_.steps, config_.batch_size,

@@ -89,7 +89,7 @@ TEST(MakeGroup, GivesGradedRewardsTheirAdvantage) {
 }
 
 TEST(MakeGroup, GivesAGroupOfEqualRewardsNoAdvantage) {
-  // Tenths do not add up exactly: the mean of three 0.1f is not 0.1f.
+  // Exactly 0, whatever the reward and its rounding.
   for (const int32_t tenths : {0, 1, 3, 7, 10}) {
     for (const uint32_t size : {1u, 2u, 3u, 7u}) {
       std::vector<model::Answer> answers;

@@ -17,7 +17,12 @@ using testing::RowsOf;
 using testing::TinyModel;
 using torch::Tensor;
 
-TEST(RowOf, ReadsWhatTheGeneratorStored) {
+TrajectoryView RoundTrip(const Trajectory& trajectory) {
+  IdMaker ids;
+  return *ViewFrame(*EncodeTrajectory(trajectory, ids));
+}
+
+Trajectory ThreeTokens() {
   Trajectory trajectory;
   trajectory.token_ids = {5, 6, 7};
   trajectory.prompt_length = 1;
@@ -26,21 +31,38 @@ TEST(RowOf, ReadsWhatTheGeneratorStored) {
   trajectory.version_segments = {{1, 3, 4}};
   trajectory.reward = 0.25f;
   trajectory.temperature = 0.7f;
-  IdMaker ids;
-  const auto view = [&] { return *ViewFrame(*EncodeTrajectory(trajectory, ids)); };
-  const TrajectoryView bare = view();
-  EXPECT_TRUE(std::isnan(RowOf(bare).advantage));
-  EXPECT_TRUE(std::isnan(RowOf(bare).group_mean));
+  return trajectory;
+}
+
+TEST(RowOf, ReadsWhatTheGeneratorStored) {
+  Trajectory trajectory = ThreeTokens();
   trajectory.advantage = std::vector<float>{0, 1, -1};
   trajectory.named_rewards = {{"format", 1.0f}, {"group_mean", 0.5f}};
-  const TrajectoryView full = view();
-  const Row row = RowOf(full);
+  const TrajectoryView view = RoundTrip(trajectory);
+  const Row row = RowOf(view);
   EXPECT_THAT(row.token_ids, ::testing::ElementsAre(5, 6, 7));
+  EXPECT_THAT(row.loss_mask, ::testing::ElementsAre(0, 1, 1));
+  EXPECT_THAT(row.behaviour_logprobs, ::testing::ElementsAre(::testing::IsNan(), -1, -2));
   EXPECT_THAT(row.advantages, ::testing::ElementsAre(0, 1, -1));
   EXPECT_EQ(row.group_mean, 0.5f);
   EXPECT_EQ(row.reward, 0.25f);
   EXPECT_EQ(row.temperature, 0.7f);
   EXPECT_EQ(CheckRow(row, 8, 3, {}), "");
+}
+
+TEST(RowOf, SaysWhatWasNotStored) {
+  Trajectory trajectory = ThreeTokens();
+  const TrajectoryView bare = RoundTrip(trajectory);
+  EXPECT_TRUE(std::isnan(RowOf(bare).advantage));
+  EXPECT_TRUE(std::isnan(RowOf(bare).group_mean));
+  EXPECT_TRUE(RowOf(bare).advantages.empty());
+  trajectory.advantage = -0.5f;
+  const TrajectoryView scalar = RoundTrip(trajectory);
+  EXPECT_EQ(RowOf(scalar).advantage, -0.5f);
+  EXPECT_TRUE(RowOf(scalar).advantages.empty());
+  trajectory.behaviour_logprobs.clear();
+  const TrajectoryView unscored = RoundTrip(trajectory);
+  EXPECT_THAT(CheckRow(RowOf(unscored), 8, 3, {}), ::testing::HasSubstr("0 log-probabilities"));
 }
 
 TEST(CheckRow, NamesTheFieldTheValueAndTheRule) {
@@ -65,12 +87,29 @@ TEST(CheckRow, NamesTheFieldTheValueAndTheRule) {
       error([](OwnedRow& o, Row&) { o.logprobs.clear(); }),
       "it has 4 tokens, a loss mask of 4, 0 log-probabilities and 0 advantages: one each for every token, or no advantages");
   EXPECT_EQ(error([](OwnedRow& o, Row&) { o.loss_mask[0] = 1; }), "its first token is to be trained on: nothing predicts it");
+  EXPECT_EQ(
+      error([](OwnedRow& o, Row&) { o.loss_mask.pop_back(); }),
+      "it has 4 tokens, a loss mask of 3, 4 log-probabilities and 0 advantages: one each for every token, or no advantages");
   EXPECT_EQ(error([](OwnedRow& o, Row&) { o.logprobs[2] = 0.5f; }),
-            "log-probability 0.500000 at 2: must be at most 0 where the loss mask is 1");
+            "log-probability 0.500000 at 2: must be from -40 to 0 where the loss mask is 1");
   EXPECT_EQ(error([](OwnedRow& o, Row&) { o.logprobs[2] = NAN; }),
-            "log-probability nan at 2: must be at most 0 where the loss mask is 1");
+            "log-probability nan at 2: must be from -40 to 0 where the loss mask is 1");
+  EXPECT_EQ(error([](OwnedRow& o, Row&) { o.logprobs[3] = -INFINITY; }),
+            "log-probability -inf at 3: must be from -40 to 0 where the loss mask is 1");
+  EXPECT_EQ(error([](OwnedRow& o, Row&) { o.logprobs[3] = -9999; }),
+            "log-probability -9999.000000 at 3: must be from -40 to 0 where the loss mask is 1");
+  EXPECT_EQ(error([](OwnedRow& o, Row&) { o.logprobs = {5, -INFINITY, -40, 0}; }), "");  // 5 and -inf: not trained on
+  const std::vector<float> advantages = {NAN, NAN, 1, 1}, bad_advantages = {1, 1, 1, INFINITY}, too_few = {1, 1, 1};
+  EXPECT_EQ(error([&](OwnedRow&, Row& r) { r.advantages = advantages; }), "");
+  EXPECT_EQ(error([&](OwnedRow&, Row& r) { r.advantages = bad_advantages; }), "advantage inf at 3: must be finite");
+  EXPECT_THAT(error([&](OwnedRow&, Row& r) { r.advantages = too_few; }), ::testing::HasSubstr("and 3 advantages"));
   EXPECT_EQ(error([](OwnedRow&, Row& r) { r.reward = INFINITY; }), "reward is inf: must be finite");
-  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.temperature = -1; }), "temperature is -1.000000: must be at least 0");
+  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.reward = NAN; }), "reward is nan: must be finite");
+  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.temperature = -1; }), "temperature is -1.000000: must be finite and at least 0");
+  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.temperature = INFINITY; }), "temperature is inf: must be finite and at least 0");
+  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.temperature = 0; }), "");
+  EXPECT_EQ(error([](OwnedRow&, Row& r) { r.advantage = NAN; }, "reinforce"),
+            "it has no advantage, which the loss reinforce needs");
   EXPECT_EQ(error([](OwnedRow&, Row& r) { r.advantage = NAN; }), "it has no advantage, which the loss grpo needs");
   EXPECT_EQ(error([](OwnedRow&, Row& r) { r.advantage = NAN; }, "asymre"), "");
   EXPECT_EQ(error([](OwnedRow&, Row& r) { r.group_mean = NAN; }, "asymre"),
@@ -88,6 +127,10 @@ TEST(MakeMicroBatches, KeepsToTheBudgetAndLosesNothing) {
   double tokens = 0, rows = 0;
   for (const MicroBatch& batch : batches) {
     EXPECT_LE(batch.ids.numel(), 30);
+    // As full as it can be: one row more of this length would not fit, except in the last part.
+    if (&batch != &batches.back()) {
+      EXPECT_GT(batch.ids.numel() + batch.ids.size(1), 30);
+    }
     tokens += batch.loss.mask.sum().item<double>();
     EXPECT_EQ(batch.positions.numel(), batch.loss.mask.sum().item<int64_t>());
     rows += static_cast<double>(batch.ids.size(0));
@@ -95,8 +138,28 @@ TEST(MakeMicroBatches, KeepsToTheBudgetAndLosesNothing) {
   EXPECT_EQ(tokens, normalizer.tokens);
   EXPECT_EQ(rows, 40);
   EXPECT_GT(batches.size(), 5u);
-  // A row that is longer than the budget gets a part of its own.
-  EXPECT_EQ(MakeMicroBatches(RowsOf({owned[0], owned[1]}), 1, torch::kCPU, &normalizer).size(), 2u);
+}
+
+TEST(MakeMicroBatches, GivesARowThatIsTooLongAPartOfItsOwn) {
+  std::mt19937 random(3);
+  const std::vector<OwnedRow> owned = {MakeRow(random, 2, 3), MakeRow(random, 4, 8), MakeRow(random, 2, 3)};
+  Normalizer normalizer;
+  const auto batches = MakeMicroBatches(RowsOf(owned), 8, torch::kCPU, &normalizer);
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_EQ(batches[0].ids.sizes(), (std::vector<int64_t>{1, 11}));  // over the budget, and alone
+  EXPECT_EQ(batches[1].ids.sizes(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST(MakeMicroBatches, LeavesRowsWithoutATrainedTokenOutOfTheMeans) {
+  std::mt19937 random(4);
+  const OwnedRow prompt_only = MakeRow(random, 5, 0), row = MakeRow(random, 2, 3);
+  Normalizer normalizer;
+  EXPECT_EQ(MakeMicroBatches(RowsOf({prompt_only, row, prompt_only}), 100, torch::kCPU, &normalizer).size(), 1u);
+  EXPECT_EQ(normalizer.sequences, 1);
+  EXPECT_EQ(normalizer.tokens, 3);
+  EXPECT_TRUE(MakeMicroBatches(RowsOf({prompt_only}), 100, torch::kCPU, &normalizer).empty());
+  EXPECT_EQ(normalizer.sequences, 0);
+  EXPECT_TRUE(MakeMicroBatches({}, 100, torch::kCPU, &normalizer).empty());
 }
 
 TEST(MakeMicroBatches, PutsEachTokenBehindThoseThatPredictIt) {
@@ -108,6 +171,34 @@ TEST(MakeMicroBatches, PutsEachTokenBehindThoseThatPredictIt) {
   EXPECT_TRUE(torch::equal(batch.positions, torch::tensor({1, 2}, torch::kInt64)));
   EXPECT_TRUE(torch::equal(batch.loss.mask, torch::tensor({{0.0f, 1.0f, 1.0f}})));
   EXPECT_TRUE(torch::equal(batch.loss.behaviour_logprobs, torch::tensor({{0.0f, -1.0f, -2.0f}})));
+}
+
+TEST(MakeMicroBatches, PutsRowsSideBySidePaddedOnTheRightLongestFirst) {
+  const std::vector<OwnedRow> owned = {
+      {.token_ids = {7, 8, 9}, .loss_mask = {0, 1, 0}, .logprobs = {NAN, -3, NAN}, .advantage = -2},
+      {.token_ids = {3, 4, 5, 6}, .loss_mask = {0, 0, 1, 1}, .logprobs = {NAN, NAN, -1, -2}}};
+  const std::vector<float> advantages = {9, 9, 0.25f, 0.5f};
+  std::vector<Row> rows = RowsOf(owned);
+  rows[0].temperature = 0.5f;
+  rows[0].reward = 3;
+  rows[0].group_mean = 2;
+  rows[1].temperature = 0;  // greedy: its log-probabilities are those at 1
+  rows[1].advantages = advantages;
+  Normalizer normalizer;
+  const auto batches = MakeMicroBatches(rows, 6, torch::kCPU, &normalizer);
+  ASSERT_EQ(batches.size(), 1u);
+  const MicroBatch& batch = batches[0];
+  EXPECT_TRUE(torch::equal(batch.ids, torch::tensor({{3, 4, 5}, {7, 8, 0}}, torch::kInt64)));
+  EXPECT_TRUE(torch::equal(batch.positions, torch::tensor({1, 2, 3}, torch::kInt64)));
+  EXPECT_TRUE(torch::equal(batch.targets, torch::tensor({5, 6, 8}, torch::kInt64)));
+  EXPECT_TRUE(torch::equal(batch.temperature, torch::tensor({1.0f, 1.0f, 0.5f})));
+  EXPECT_TRUE(torch::equal(batch.loss.mask, torch::tensor({{0.0f, 1.0f, 1.0f}, {1.0f, 0.0f, 0.0f}})));
+  EXPECT_TRUE(torch::equal(batch.loss.behaviour_logprobs, torch::tensor({{0.0f, -1.0f, -2.0f}, {-3.0f, 0.0f, 0.0f}})));
+  EXPECT_TRUE(torch::equal(batch.loss.advantage, torch::tensor({{0.0f, 0.25f, 0.5f}, {-2.0f, 0.0f, 0.0f}})));
+  EXPECT_TRUE(torch::equal(batch.loss.reward, torch::tensor({1.0f, 3.0f})));
+  EXPECT_TRUE(torch::equal(batch.loss.group_mean, torch::tensor({0.5f, 2.0f})));
+  EXPECT_EQ(normalizer.tokens, 3);
+  EXPECT_EQ(normalizer.sequences, 2);
 }
 
 TEST(TargetLogprobs, AreThoseOfTheWholeForwardAtTheTemperature) {
@@ -132,37 +223,62 @@ TEST(TargetLogprobs, AreThoseOfTheWholeForwardAtTheTemperature) {
   EXPECT_NEAR(entropy, expected_entropy, 1e-4);
 }
 
-// Gradient accumulation: the parts of a batch, whatever their size, give the gradient of the whole.
-TEST(MakeMicroBatches, GradientsOfThePartsAddUpToThatOfOneBigBatch) {
+// The loss of rows in parts of `budget` tokens, and all its gradients in one vector. The model computes in double precision,
+// the log-probabilities are single: sums in another order differ in the seventh digit.
+struct Gradient {
+  size_t parts = 0;
+  double loss = 0;
+  Tensor all;
+};
+
+Gradient GradientOf(const std::vector<OwnedRow>& owned, int64_t budget, const LossOptions& options) {
+  const model::Transformer model = TinyModel(6, torch::kFloat64);
+  Normalizer normalizer;
+  const auto batches = MakeMicroBatches(RowsOf(owned), budget, torch::kCPU, &normalizer);
+  Gradient gradient;
+  gradient.parts = batches.size();
+  for (const MicroBatch& batch : batches) {
+    LossInput input = batch.loss;
+    input.logprobs = TargetLogprobs(model, model.Forward(batch.ids), batch, nullptr);
+    const Loss loss = ComputeLoss(input, options, normalizer);
+    loss.value.backward();
+    gradient.loss += loss.value.item<double>();
+  }
+  std::vector<Tensor> flat;
+  for (const Tensor& parameter : model.Parameters()) flat.push_back(parameter.grad().flatten());
+  gradient.all = torch::cat(flat);
+  return gradient;
+}
+
+TEST(MakeMicroBatches, GradientAccumulationEqualsOneBigBatch) {
   std::mt19937 random(5);
   std::vector<OwnedRow> owned;
   for (int i = 0; i < 24; ++i) owned.push_back(MakeRow(random, 1 + random() % 5, 1 + random() % 9));
-  owned.push_back(owned[3]);  // drawn twice: counts twice
-  for (const Averaging averaging : {Averaging::kToken, Averaging::kSequence}) {
-    std::vector<Tensor> whole;
-    for (const int64_t budget : {100'000, 64, 16, 1}) {
-      const model::Transformer model = TinyModel(6, torch::kFloat64);
-      Normalizer normalizer;
-      const auto batches = MakeMicroBatches(RowsOf(owned), budget, torch::kCPU, &normalizer);
-      for (const MicroBatch& batch : batches) {
-        LossInput input = batch.loss;
-        input.logprobs = TargetLogprobs(model, model.Forward(batch.ids), batch, nullptr);
-        Grpo(input, {.averaging = averaging}, normalizer).value.backward();
-      }
-      const std::vector<Tensor> parameters = model.Parameters();
-      if (whole.empty()) {
-        EXPECT_EQ(batches.size(), 1u);
-        for (const Tensor& parameter : parameters) whole.push_back(parameter.grad().clone());
-        continue;
-      }
-      EXPECT_GT(batches.size(), 3u);
-      for (size_t i = 0; i < whole.size(); ++i) {
-        const double scale = whole[i].abs().max().item<double>();
-        EXPECT_LE((parameters[i].grad() - whole[i]).abs().max().item<double>(), 1e-5 * scale)
-            << "budget " << budget << ", parameter " << i;
+  owned.push_back(owned[3]);
+  for (const char* kind : {"grpo", "asymre", "reinforce", "supervised"}) {
+    for (const Averaging averaging : {Averaging::kToken, Averaging::kSequence}) {
+      const LossOptions options{.kind = kind, .averaging = averaging};
+      const Gradient whole = GradientOf(owned, 100'000, options);
+      EXPECT_EQ(whole.parts, 1u);
+      for (const int64_t budget : {64, 16, 1}) {
+        const Gradient parts = GradientOf(owned, budget, options);
+        EXPECT_GT(parts.parts, 3u);
+        EXPECT_NEAR(parts.loss, whole.loss, 1e-6 * std::abs(whole.loss)) << kind << ", budget " << budget;
+        const double distance = (parts.all - whole.all).norm().item<double>();
+        EXPECT_LE(distance, 1e-6 * whole.all.norm().item<double>()) << kind << ", budget " << budget;
       }
     }
   }
+}
+
+TEST(MakeMicroBatches, CountATrajectoryTwiceThatWasDrawnTwice) {
+  std::mt19937 random(6);
+  const OwnedRow once = MakeRow(random, 2, 3), twice = MakeRow(random, 3, 5);
+  const LossOptions options{.kind = "supervised"};
+  const Gradient one = GradientOf({once}, 100, options), other = GradientOf({twice}, 100, options);
+  const Gradient both = GradientOf({twice, once, twice}, 100, options);
+  EXPECT_NEAR(both.loss, (3 * one.loss + 2 * 5 * other.loss) / 13, 1e-6);
+  EXPECT_LE((both.all - (3 * one.all + 2 * 5 * other.all) / 13).norm().item<double>(), 1e-6 * both.all.norm().item<double>());
 }
 
 }  // namespace

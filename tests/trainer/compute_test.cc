@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 namespace replay::trainer {
 namespace {
 
@@ -57,6 +59,43 @@ TEST(ComputeMeter, CountsWhatCameDuringTheRunAndOverRestarts) {
   EXPECT_DOUBLE_EQ(meter.training_seconds(), 5);
   meter.AddDraws(64);
   EXPECT_EQ(meter.draws(), 64u);
+}
+
+TEST(ComputeMeter, NoticesARestartByAnyOfTheCounters) {
+  // All but the seconds of training have caught up since the daemon came back.
+  ComputeMeter meter;
+  meter.Update(Stats(0, 0, 0, 0, 0));
+  meter.Update(Stats(10, 10, 1, 10, 4));
+  meter.Update(Stats(12, 12, 2, 12, 3));
+  EXPECT_EQ(meter.rollouts(), 22u);
+  EXPECT_DOUBLE_EQ(meter.training_seconds(), 7);
+}
+
+TEST(ComputeMeter, LosesNothingOverManyRestarts) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::mt19937_64 random(seed);
+    ComputeMeter meter;
+    meter.Update(Stats(0, 0, 0, 0, 0));
+    uint64_t rollouts = 0, since_start = 0;  // in all, and of the daemon that runs
+    for (int look = 0; look < 500; ++look) {
+      uint64_t fresh = random() % 50;
+      if (since_start > 0 && random() % 10 == 0) {
+        fresh = random() % since_start;  // Less than there was: a daemon that had caught up by now could not be told.
+        since_start = 0;
+      }
+      rollouts += fresh;
+      since_start += fresh;
+      const auto count = static_cast<double>(since_start);
+      const uint64_t before = meter.rollouts();
+      meter.Update(Stats(since_start, since_start, 0.5 * count, 2 * since_start, 0.25 * count));
+      EXPECT_GE(meter.rollouts(), before) << "seed " << seed;
+    }
+    EXPECT_EQ(meter.rollouts(), rollouts) << "seed " << seed;
+    EXPECT_EQ(meter.tokens_inserted(), 10 * rollouts) << "seed " << seed;
+    EXPECT_DOUBLE_EQ(meter.generation_seconds(), 0.5 * static_cast<double>(rollouts)) << "seed " << seed;
+    EXPECT_DOUBLE_EQ(meter.training_seconds(), 0.25 * static_cast<double>(rollouts)) << "seed " << seed;
+    EXPECT_DOUBLE_EQ(meter.MeasuredMu(), 0.5 / (0.25 / 2)) << "seed " << seed;
+  }
 }
 
 TEST(ComputeMeter, GoesOnFromACheckpoint) {

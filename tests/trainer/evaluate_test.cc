@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "schema/json_config.h"
 #include "tests/trainer/make_rows.h"
+#include "trainer/warm_start.h"
 
 namespace replay::trainer {
 namespace {
@@ -53,6 +56,65 @@ class EvenTask final : public Task {
   std::vector<int32_t> Demonstration(const Prompt&, std::mt19937_64&) const override { return {}; }
   std::string Text(std::span<const int32_t>) const override { return ""; }
 };
+
+// The likeliest token, again and again, by whole forward passes: what an answer at temperature 0 must be.
+std::vector<int32_t> Greedy(const model::Transformer& model, const Task& task, const Prompt& prompt) {
+  const torch::NoGradGuard no_grad;
+  std::vector<int64_t> ids(prompt.token_ids.begin(), prompt.token_ids.end());
+  std::vector<int32_t> answer;
+  while (answer.size() < task.max_answer_tokens() && (answer.empty() || answer.back() != task.end_token())) {
+    const torch::Tensor logits = model.Logits(model.Forward(torch::tensor(ids).unsqueeze(0)).select(1, -1));
+    answer.push_back(static_cast<int32_t>(logits.argmax().item<int64_t>()));
+    ids.push_back(answer.back());
+  }
+  return answer;
+}
+
+// Of the model's distributions over each token of the answer, added up.
+double EntropyOf(const model::Transformer& model, const Prompt& prompt, const std::vector<int32_t>& answer) {
+  const torch::NoGradGuard no_grad;
+  std::vector<int64_t> ids(prompt.token_ids.begin(), prompt.token_ids.end());
+  ids.insert(ids.end(), answer.begin(), answer.end() - 1);
+  const torch::Tensor logprobs = torch::log_softmax(model.Logits(model.Forward(torch::tensor(ids).unsqueeze(0)))[0], -1);
+  const torch::Tensor answering = logprobs.slice(0, static_cast<int64_t>(prompt.token_ids.size()) - 1);
+  return -(answering.exp() * answering).sum().item<double>();
+}
+
+// A model that is right now and then, and whose answers end by themselves.
+TEST(Evaluate, AgreesWithDecodingByHand) {
+  const TrainerConfig config = ParseTrainerConfig(R"({"model": "m", "weights": "w", "output": "o",
+    "task": {"kind": "arithmetic", "difficulty": 1},
+    "warm_start": {"steps": 50, "batch_size": 64, "learning_rate": 0.01,
+                   "architecture": {"hidden_size": 32, "intermediate_size": 64}}})");
+  const model::Transformer model = WarmStart(config, [](int64_t, double) { return true; });
+  std::mt19937_64 random(1);
+  std::vector<Prompt> prompts;
+  while (prompts.size() < 40) prompts.push_back(config.task->NextTrainingPrompt(random));
+  double correct = 0, tokens = 0, entropy = 0;
+  for (const Prompt& prompt : prompts) {
+    const std::vector<int32_t> answer = Greedy(model, *config.task, prompt);
+    correct += config.task->ScoreAnswer(prompt, answer).correct ? 1 : 0;
+    tokens += static_cast<double>(answer.size());
+    entropy += EntropyOf(model, prompt, answer);
+  }
+  EXPECT_GT(correct, 0);
+  EXPECT_LT(correct, 40);
+  // More answers than rows; all answers to a prompt are the same, so pass@k is the accuracy for every k.
+  const EvaluationOptions greedy{.samples = 4, .accuracy_temperature = 0, .temperature = 0, .rows = 7};
+  const Evaluation evaluation = Evaluate(model, *config.task, prompts, greedy);
+  EXPECT_EQ(evaluation.accuracy, correct / 40);
+  EXPECT_DOUBLE_EQ(evaluation.answer_tokens, tokens / 40);
+  EXPECT_NEAR(evaluation.entropy, entropy / tokens, 1e-4);
+  ASSERT_EQ(evaluation.pass_at.size(), 3u);
+  for (const auto& [k, value] : evaluation.pass_at) EXPECT_NEAR(value, evaluation.accuracy, 1e-12) << k;
+  // At the temperatures of the paper: the same again, and more tries find more.
+  const EvaluationOptions paper{.samples = 8, .rows = 16};
+  const Evaluation sampled = Evaluate(model, *config.task, prompts, paper);
+  EXPECT_EQ(Evaluate(model, *config.task, prompts, paper).pass_at, sampled.pass_at);
+  ASSERT_EQ(sampled.pass_at.size(), 4u);
+  for (size_t i = 1; i < 4; ++i) EXPECT_GE(sampled.pass_at[i].second, sampled.pass_at[i - 1].second);
+  EXPECT_GT(sampled.pass_at[3].second, sampled.pass_at[0].second);
+}
 
 TEST(Evaluate, IsTheSameAgainAndWhateverTheNumberOfRows) {
   const model::Transformer model = testing::TinyModel(1);

@@ -1,7 +1,11 @@
 #include "trainer/journal.h"
 
+#include <sys/resource.h>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <sstream>
 
 #include "client/trajectory.h"
@@ -57,7 +61,20 @@ TEST(Journal, WritesALineForEachStep) {
   }
   const auto lines = LinesOf(folder / "log.jsonl");
   ASSERT_EQ(lines.size(), 2u);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : lines[0].items()) keys.push_back(key);
+  EXPECT_THAT(keys, ::testing::UnorderedElementsAre("event", "step", "reward", "accuracy", "loss", "entropy", "staleness_p50",
+                                                    "staleness_p90", "new_share", "replay_ratio", "clip_fraction",
+                                                    "importance_ratio", "kl_to_behaviour", "effective_sample_size",
+                                                    "gradient_norm", "learning_rate", "units", "seconds", "waited_seconds",
+                                                    "generated_tokens_per_second", "trained_tokens_per_second", "taken"));
   EXPECT_EQ(lines[0]["event"], "step");
+  EXPECT_EQ(lines[0]["step"], 3);
+  EXPECT_EQ(lines[0]["importance_ratio"], 1.125);
+  EXPECT_EQ(lines[0]["kl_to_behaviour"], 0.5);
+  EXPECT_EQ(lines[0]["gradient_norm"], 0.5);
+  EXPECT_EQ(lines[0]["units"], 2.5);
+  EXPECT_EQ(lines[0]["taken"], true);
   EXPECT_EQ(lines[0]["reward"], 0.75);
   EXPECT_EQ(lines[0]["accuracy"], 0.75);
   EXPECT_EQ(lines[0]["staleness_p50"], 3);
@@ -68,6 +85,7 @@ TEST(Journal, WritesALineForEachStep) {
   EXPECT_EQ(lines[0]["replay_ratio"], 1.75);
   EXPECT_FALSE(lines[0].contains("why_not"));
   EXPECT_TRUE(lines[1]["loss"].is_null());
+  EXPECT_EQ(lines[1]["taken"], false);
   EXPECT_EQ(lines[1]["why_not"], "the loss is nan");
 }
 
@@ -88,6 +106,7 @@ TEST(Journal, ShowsDeclaredAndMeasuredCostsSideBySide) {
     record.mu_measured = 1;
     journal.Evaluated(record);
     journal.Note("waiting", 8, "timed_out \"min_size\"\n");
+    journal.Note("not_published", 9, "no \xff text");  // a path, for one, need not be UTF-8
   }
   const auto lines = LinesOf(folder / "log.jsonl");
   EXPECT_EQ(lines[0]["pass@2"], 0.6);
@@ -96,13 +115,40 @@ TEST(Journal, ShowsDeclaredAndMeasuredCostsSideBySide) {
   EXPECT_NEAR(lines[1]["units_measured"].get<double>(), (3'640 + 6'400) / 128.0, 1e-6);
   EXPECT_NEAR(lines[1]["workers_per_trainer"].get<double>(), 5.28 * 3'640 / 6'400, 1e-6);
   EXPECT_EQ(lines[2]["message"], "timed_out \"min_size\"\n");
+  EXPECT_EQ(lines[3]["message"], "no \xef\xbf\xbd text");
 }
 
 TEST(Journal, AppendsAndRefusesAPathThatCannotBe) {
   const test::TemporaryFolder folder;
   for (int i = 0; i < 2; ++i) Journal(folder / "log.jsonl").Note("n", i, "");
   EXPECT_EQ(LinesOf(folder / "log.jsonl").size(), 2u);
-  EXPECT_THROW(Journal(folder / "nowhere/log.jsonl"), std::runtime_error);
+  EXPECT_THAT([&] { Journal(folder / "nowhere/log.jsonl"); },
+              ::testing::ThrowsMessage<model::CheckpointError>(
+                  ::testing::HasSubstr("nowhere/log.jsonl: cannot be opened: No such file")));
+}
+
+TEST(Journal, LeavesOutALineThatDoesNotFitOnTheDiskAndGoesOn) {
+  const test::TemporaryFolder folder;
+  // A bound on the size of files does what a full disk does; its signal ignored, write fails with EFBIG. A line takes 40 bytes:
+  // the bound is in the middle of the second.
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  rlimit small = old;
+  small.rlim_cur = 60;
+  ::testing::internal::CaptureStderr();
+  {
+    Journal journal(folder / "log.jsonl");
+    setrlimit(RLIMIT_FSIZE, &small);
+    for (int64_t step = 0; step < 3; ++step) journal.Note("n", step, "full");
+    setrlimit(RLIMIT_FSIZE, &old);
+    journal.Note("n", 3, "room again");
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "2 lines of the log could not be written\n");
+  const auto lines = LinesOf(folder / "log.jsonl");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["step"], 0);
+  EXPECT_EQ(lines[1]["step"], 3);
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ inline OwnedRow MakeRow(std::mt19937& random, size_t prompt, size_t answer) {
   return made;
 }
 
+// Views of `owned`, which must outlive them.
 inline std::vector<Row> RowsOf(const std::vector<OwnedRow>& owned) {
   std::vector<Row> rows;
   for (const OwnedRow& each : owned) rows.push_back(each.row());
