@@ -3,25 +3,47 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace replay::model {
 
 using torch::Tensor;
 
-Decoder::Decoder(const Transformer& model, int64_t rows, int64_t capacity, const SamplingOptions& options, uint64_t seed)
-    : model_(model), options_(options), cache_(model, rows, capacity), random_(at::detail::createCPUGenerator(seed)) {
+namespace {
+
+// The largest part of a vocabulary that is looked through before all of it is sorted, see Sample.
+constexpr int64_t kLikeliest = 256;
+
+const SamplingOptions& Checked(const SamplingOptions& options, const ModelConfig& config) {
   TORCH_CHECK(options.max_answer_tokens >= 1, "max_answer_tokens is ", options.max_answer_tokens, ": must be at least 1");
-  TORCH_CHECK(options.temperature >= 0, "temperature is ", options.temperature, ": must not be negative");
+  // Lower ones would divide logits beyond the range of float.
+  TORCH_CHECK(options.temperature == 0 || (options.temperature >= 1e-4 && options.temperature <= 1e4), "temperature is ",
+              options.temperature, ": must be 0 or from 0.0001 to 10000");
   TORCH_CHECK(options.top_p > 0 && options.top_p <= 1, "top_p is ", options.top_p, ": must be in (0, 1]");
+  TORCH_CHECK(options.end_token >= -1 && options.end_token < config.vocab_size, "end_token is ", options.end_token,
+              ": must be -1 or below ", config.vocab_size, ", the size of the vocabulary");
+  return options;
 }
 
+}  // namespace
+
+Decoder::Decoder(const Transformer& model, int64_t rows, int64_t capacity, const SamplingOptions& options, uint64_t seed)
+    : model_(model),
+      options_(Checked(options, model.config())),
+      cache_(model, rows, capacity),
+      random_(at::detail::createCPUGenerator(seed)) {}
+
 void Decoder::Add(const std::vector<Job>& jobs) {
-  const torch::NoGradGuard no_grad;
+  const c10::InferenceMode no_gradients;
   if (jobs.empty()) return;
   int64_t longest = 0, wanted = 0;
+  const int64_t vocab_size = model_.config().vocab_size;
   for (const Job& job : jobs) {
-    TORCH_CHECK(!job.prompt.empty(), "an empty prompt");
+    TORCH_CHECK(!job.prompt.empty(), "a prompt of 0 tokens: must be at least 1");
+    TORCH_CHECK(job.count >= 1, "0 answers wanted to a prompt: must be at least 1");
+    for (const int32_t id : job.prompt)
+      TORCH_CHECK(id >= 0 && id < vocab_size, "token id ", id, " of a prompt: the vocabulary has ", vocab_size);
     longest = std::max<int64_t>(longest, static_cast<int64_t>(job.prompt.size()));
     wanted += job.count;
   }
@@ -38,14 +60,9 @@ void Decoder::Add(const std::vector<Job>& jobs) {
     std::copy(job.prompt.begin(), job.prompt.end(), ids.data_ptr<int64_t>() + i * longest);
     last.data_ptr<int64_t>()[i] = static_cast<int64_t>(job.prompt.size()) - 1;
   }
-  for (const Job& job : jobs) {
-    for (const int32_t id : job.prompt)
-      TORCH_CHECK(id >= 0 && id < model_.config().vocab_size, "token id ", id, " of a prompt: the vocabulary has ",
-                  model_.config().vocab_size);
-  }
   KvCache prompts(model_, count, longest);
   const auto device = model_.device();
-  const Tensor hidden = model_.Extend(ids.to(device), torch::zeros({count}, torch::kInt64).to(device), longest, &prompts);
+  const Tensor hidden = model_.Forward(ids.to(device), &prompts);
   const Tensor logits = model_.Logits(hidden.index({torch::arange(count).to(device), last.to(device)}));  // [prompts, vocab]
 
   const auto first_row = static_cast<int64_t>(rows_.size());
@@ -67,7 +84,7 @@ void Decoder::Add(const std::vector<Job>& jobs) {
 }
 
 std::vector<Answer> Decoder::Step() {
-  const torch::NoGradGuard no_grad;
+  const c10::InferenceMode no_gradients;
   std::vector<Answer> complete = std::exchange(complete_at_once_, {});
   if (rows_.empty()) return complete;
   const int64_t count = active();
@@ -98,22 +115,34 @@ std::pair<Tensor, Tensor> Decoder::Sample(const Tensor& logits) {
   const bool greedy = options_.temperature == 0;
   const Tensor logprobs = torch::log_softmax(
       greedy || options_.temperature == 1 ? logits.to(torch::kFloat32) : logits.to(torch::kFloat32) / options_.temperature, -1);
-  Tensor chosen;  // [rows]
+  Tensor chosen;  // [rows, 1]
   if (greedy) {
-    chosen = logprobs.argmax(-1);
+    chosen = logprobs.argmax(-1, /*keepdim=*/true);
   } else {
-    Tensor weights = logprobs.exp();
+    Tensor weights = logprobs.exp(), order;
     if (options_.top_p < 1) {
-      const auto [sorted, order] = weights.sort(-1, /*descending=*/true);
+      std::tie(weights, order) = SortDown(weights);
       // A token stays while what is likelier than it adds up to less than top_p: the likeliest always does.
-      const Tensor kept = (sorted.cumsum(-1) - sorted) < options_.top_p;
-      weights = torch::zeros_like(weights).scatter_(-1, order, sorted * kept);
+      weights = weights * ((weights.cumsum(-1) - weights) < options_.top_p);
     }
-    // argmax of weight / Exp(1) is a draw in proportion to the weights; the noise is drawn on the CPU for its seed.
-    const Tensor noise = torch::empty(weights.sizes(), torch::kFloat32).exponential_(1, random_).to(weights.device());
-    chosen = (weights / noise).argmax(-1);
+    // The first token at which the sum reaches a share in (0, 1] of the whole: never one of weight 0. In doubles, so that no token
+    // of a large vocabulary is lost; one random number for each row, from the CPU's generator on every device.
+    const Tensor sums = weights.cumsum(-1, torch::kFloat64);
+    const Tensor share = 1 - torch::rand({weights.size(0), 1}, random_, torch::kFloat64).to(weights.device());
+    chosen = torch::searchsorted(sums, share * sums.narrow(-1, -1, 1));
+    if (order.defined()) chosen = order.gather(-1, chosen);
   }
-  return {chosen, logprobs.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)};
+  return {chosen.squeeze(-1), logprobs.gather(-1, chosen).squeeze(-1)};
+}
+
+// The likeliest tokens of each row, falling, with their ids: at least those that reach top_p.
+std::pair<Tensor, Tensor> Decoder::SortDown(const Tensor& probabilities) const {
+  if (probabilities.size(-1) > kLikeliest) {
+    const auto [likeliest, ids] = probabilities.topk(kLikeliest);
+    if ((likeliest.sum(-1) >= options_.top_p).all().item<bool>()) return {likeliest, ids};
+  }
+  const auto [sorted, ids] = probabilities.sort(-1, /*descending=*/true);
+  return {sorted, ids};
 }
 
 void Decoder::Take(const Tensor& logits, int64_t first_row, std::vector<Answer>* complete) {

@@ -27,8 +27,8 @@
 namespace replay::model {
 
 struct SamplingOptions {
-  double temperature = 1;
-  double top_p = 1;
+  double temperature = 1;         // 0, or from 0.0001 to 10,000
+  double top_p = 1;               // in (0, 1]
   int64_t max_answer_tokens = 0;  // at least 1
   int32_t end_token = -1;         // the last token of an answer that ends by itself; -1: none does
 };
@@ -58,8 +58,8 @@ class Decoder {
   // Of what is sampled from now on.
   void SetVersion(int64_t version) { version_ = version; }
 
-  // Starts `count` answers to each prompt; needs room for all of them. Prompts of one call are run together. A prompt is not
-  // empty, and leaves room for max_answer_tokens in the capacity.
+  // Starts `count` answers, one or more, to each prompt, or none of all if it throws; needs room for all of them. Prompts of one
+  // call are run together. A prompt is not empty, and leaves room for max_answer_tokens in the capacity.
   struct Job {
     std::span<const int32_t> prompt;
     uint32_t count = 1;
@@ -83,6 +83,7 @@ class Decoder {
 
   // Samples a token for each row of logits [rows, vocab]: ids [rows], log-probabilities [rows].
   std::pair<torch::Tensor, torch::Tensor> Sample(const torch::Tensor& logits);
+  std::pair<torch::Tensor, torch::Tensor> SortDown(const torch::Tensor& probabilities) const;
   // Gives each row its token; the answers that are complete are moved out.
   void Take(const torch::Tensor& logits, int64_t first_row, std::vector<Answer>* complete);
   void RemoveRow(size_t row);

@@ -39,7 +39,8 @@ class File {
     while (size > 0) {
       const ssize_t written = write(fd_, at, size);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) FailErrno(path_, "cannot be written");
+      if (written == 0) errno = ENOSPC;  // nothing written and no error: only when there is no room
+      if (written <= 0) FailErrno(path_, "cannot be written");
       at += written;
       size -= static_cast<size_t>(written);
     }

@@ -1,7 +1,10 @@
 #include "trainer/model/transformer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
+#include <sstream>
 
 namespace replay::model {
 
@@ -9,8 +12,10 @@ namespace {
 
 using torch::Tensor;
 
-std::string AtLeastOne(const char* name, int64_t value) {
-  return value >= 1 ? "" : std::string(name) + " is " + std::to_string(value) + ": must be at least 1";
+std::string Text(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
 }
 
 // Rotation frequency of each pair of dimensions, [head_dim / 2]. Linear: all slower by `factor`. Llama 3: the slow ones slower by
@@ -40,34 +45,62 @@ Tensor Rotate(const Tensor& x, const Tensor& cosine, const Tensor& sine) {
 }  // namespace
 
 std::string CheckModelConfig(const ModelConfig& config) {
-  for (const auto& [name, value] : {std::pair{"vocab_size", config.vocab_size},
-                                    {"hidden_size", config.hidden_size},
-                                    {"intermediate_size", config.intermediate_size},
-                                    {"num_hidden_layers", config.num_hidden_layers},
-                                    {"num_attention_heads", config.num_attention_heads},
-                                    {"num_key_value_heads", config.num_key_value_heads},
-                                    {"head_dim", config.head_dim},
-                                    {"max_position_embeddings", config.max_position_embeddings}}) {
-    if (std::string error = AtLeastOne(name, value); !error.empty()) return error;
+  // Room for every model of these families, and no size of a tensor, at most 2 * intermediate_size * hidden_size = 2^43, can
+  // overflow. The rotation's tables are made whole: 2 * 4 bytes * 2^20 positions * head_dim 128 = 1 GiB.
+  const struct {
+    const char* name;
+    int64_t value, most;
+  } sizes[] = {
+      {"vocab_size", config.vocab_size, 1 << 24},
+      {"hidden_size", config.hidden_size, 1 << 20},
+      {"intermediate_size", config.intermediate_size, 1 << 22},
+      {"num_hidden_layers", config.num_hidden_layers, 1'000},
+      {"num_attention_heads", config.num_attention_heads, 1'024},
+      {"num_key_value_heads", config.num_key_value_heads, 1'024},
+      {"head_dim", config.head_dim, 1'024},
+      {"max_position_embeddings", config.max_position_embeddings, 1 << 20},
+      {"rope_scaling.original_max_position_embeddings", config.rope_scaling.original_max_position_embeddings, 1 << 20}};
+  for (const auto& [name, value, most] : sizes) {
+    if (value < 1 || value > most)
+      return std::string(name) + " is " + std::to_string(value) + ": must be from 1 to " + std::to_string(most);
   }
   if (config.num_attention_heads % config.num_key_value_heads != 0)
     return "num_attention_heads is " + std::to_string(config.num_attention_heads) +
            ": must be a multiple of num_key_value_heads, " + std::to_string(config.num_key_value_heads);
   if (config.head_dim % 2 != 0) return "head_dim is " + std::to_string(config.head_dim) + ": must be even";
-  if (!(config.rope_theta > 0)) return "rope_theta is " + std::to_string(config.rope_theta) + ": must be above 0";
-  if (!(config.rms_norm_eps > 0)) return "rms_norm_eps is " + std::to_string(config.rms_norm_eps) + ": must be above 0";
   const RopeScaling& scaling = config.rope_scaling;
-  if (!(scaling.factor >= 1)) return "rope_scaling.factor is " + std::to_string(scaling.factor) + ": must be at least 1";
-  if (scaling.kind == RopeScaling::Kind::kLlama3 && !(scaling.high_freq_factor > scaling.low_freq_factor))
-    return "rope_scaling.high_freq_factor must be above low_freq_factor";
+  const struct {
+    const char* name;
+    double value, least;
+  } numbers[] = {{"rope_theta", config.rope_theta, 1},
+                 {"rms_norm_eps", config.rms_norm_eps, 1e-12},
+                 {"initializer_range", config.initializer_range, 0},
+                 {"rope_scaling.factor", scaling.factor, 1},
+                 {"rope_scaling.low_freq_factor", scaling.low_freq_factor, 0}};
+  for (const auto& [name, value, least] : numbers) {
+    if (!(value >= least && std::isfinite(value)))
+      return std::string(name) + " is " + Text(value) + ": must be at least " + Text(least);
+  }
+  if (!(scaling.high_freq_factor > scaling.low_freq_factor && std::isfinite(scaling.high_freq_factor)))
+    return "rope_scaling.high_freq_factor is " + Text(scaling.high_freq_factor) + ": must be above low_freq_factor, " +
+           Text(scaling.low_freq_factor);
   return "";
 }
 
-Transformer::Transformer(const ModelConfig& config, torch::Device device, torch::ScalarType dtype) : config_(config) {
+Transformer::Transformer(const ModelConfig& config, torch::Device device, torch::ScalarType dtype)
+    : Transformer(config, device, dtype, Weights::kRandom) {}
+
+Transformer Transformer::Unset(const ModelConfig& config, torch::Device device, torch::ScalarType dtype) {
+  return Transformer(config, device, dtype, Weights::kUnset);
+}
+
+Transformer::Transformer(const ModelConfig& config, torch::Device device, torch::ScalarType dtype, Weights weights)
+    : config_(config) {
   const std::string error = CheckModelConfig(config);
   TORCH_CHECK(error.empty(), error);
   const auto options = torch::TensorOptions().device(device).dtype(dtype);
   const auto matrix = [&](int64_t rows, int64_t columns) {
+    if (weights == Weights::kUnset) return torch::empty({rows, columns}, options);
     return (torch::randn({rows, columns}, torch::kFloat32) * config.initializer_range).to(options);
   };
   embedding_ = matrix(config.vocab_size, config.hidden_size);
@@ -95,11 +128,11 @@ Transformer::Transformer(const ModelConfig& config, torch::Device device, torch:
 // cosine and sine of each position's angles, twice side by side; the sine of the first half negative, so that Rotate needs no
 // other sign: (a, b) -> (a cos - b sin, b cos + a sin).
 void Transformer::BuildRotation() {
-  const auto frequencies = torch::tensor(RotationFrequencies(config_), torch::kFloat64).to(torch::kFloat32);
-  const auto positions = torch::arange(config_.max_position_embeddings, torch::kFloat32);
+  const auto frequencies = torch::tensor(RotationFrequencies(config_), torch::kFloat64).to(device(), torch::kFloat32);
+  const auto positions = torch::arange(config_.max_position_embeddings, frequencies.options());
   const Tensor angles = torch::outer(positions, frequencies);
-  cosine_ = torch::cat({angles.cos(), angles.cos()}, -1).to(device(), dtype());
-  sine_ = torch::cat({-angles.sin(), angles.sin()}, -1).to(device(), dtype());
+  cosine_ = torch::cat({angles.cos(), angles.cos()}, -1).to(dtype());
+  sine_ = torch::cat({-angles.sin(), angles.sin()}, -1).to(dtype());
 }
 
 Tensor Transformer::Norm(const Tensor& x, const Tensor& weight) const {
@@ -129,56 +162,63 @@ Tensor Transformer::FeedForward(const Layer& layer, const Tensor& x) const {
                        layer.down);
 }
 
-Tensor Transformer::Forward(const Tensor& ids) const {
-  const int64_t batch = ids.size(0), length = ids.size(1);
-  TORCH_CHECK(length <= config_.max_position_embeddings, "a sequence of ", length, " tokens: the model's context is ",
-              config_.max_position_embeddings);
-  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
-  const Tensor cosine = cosine_.narrow(0, 0, length).view({1, length, 1, config_.head_dim});
-  const Tensor sine = sine_.narrow(0, 0, length).view({1, length, 1, config_.head_dim});
-  const auto per_query_head = [&](const Tensor& x) { return group == 1 ? x : x.repeat_interleave(group, 1); };
+template <typename Attend>
+Tensor Transformer::Run(const Tensor& ids, const Tensor& cosine, const Tensor& sine, Attend attend) const {
   Tensor x = torch::embedding(embedding_, ids);
-  for (const Layer& layer : layers_) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
     const Heads heads = Project(layer, Norm(x, layer.input_norm), cosine, sine);
-    const Tensor attended =
-        at::scaled_dot_product_attention(heads.query, per_query_head(heads.key), per_query_head(heads.value),
-                                         /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/true);
-    x = x + torch::linear(attended.transpose(1, 2).reshape({batch, length, config_.query_size()}), layer.output);
+    x = x + torch::linear(attend(i, heads).transpose(1, 2).flatten(2), layer.output);
     x = x + FeedForward(layer, Norm(x, layer.post_attention_norm));
   }
   return Norm(x, final_norm_);
+}
+
+Tensor Transformer::Forward(const Tensor& ids, KvCache* cache) const {
+  const int64_t batch = ids.size(0), length = ids.size(1);
+  TORCH_CHECK(length <= config_.max_position_embeddings, "a sequence of ", length, " tokens: the model's context is ",
+              config_.max_position_embeddings);
+  if (cache) cache->CheckRoom(batch, length);
+  const int64_t group = config_.num_attention_heads / config_.num_key_value_heads;
+  const auto per_query_head = [&](const Tensor& x) { return group == 1 ? x : x.repeat_interleave(group, 1); };
+  const auto attend = [&](size_t layer, const Heads& heads) {
+    if (cache) {
+      cache->keys_[layer].narrow(0, 0, batch).narrow(2, 0, length).copy_(heads.key.detach());
+      cache->values_[layer].narrow(0, 0, batch).narrow(2, 0, length).copy_(heads.value.detach());
+    }
+    return at::scaled_dot_product_attention(heads.query, per_query_head(heads.key), per_query_head(heads.value),
+                                            /*attn_mask=*/{}, /*dropout_p=*/0, /*is_causal=*/true);
+  };
+  return Run(ids, cosine_.narrow(0, 0, length).view({1, length, 1, config_.head_dim}),
+             sine_.narrow(0, 0, length).view({1, length, 1, config_.head_dim}), attend);
 }
 
 Tensor Transformer::Extend(const Tensor& ids, const Tensor& lengths, int64_t longest, KvCache* cache) const {
   const torch::NoGradGuard no_grad;
   const int64_t rows = ids.size(0), added = ids.size(1);
   const int64_t kv_heads = config_.num_key_value_heads, group = config_.num_attention_heads / kv_heads, dim = config_.head_dim;
-  TORCH_CHECK(longest <= cache->capacity() && rows <= cache->rows(), rows, " sequences of up to ", longest,
-              " tokens do not fit into a cache of ", cache->rows(), " by ", cache->capacity());
+  cache->CheckRoom(rows, longest);
   const Tensor positions = lengths.unsqueeze(1) + torch::arange(added, lengths.options());  // [rows, added]
   const Tensor flat = positions.flatten();
-  const Tensor cosine = cosine_.index_select(0, flat).view({rows, added, 1, dim});
-  const Tensor sine = sine_.index_select(0, flat).view({rows, added, 1, dim});
   const Tensor place = positions.view({rows, 1, added, 1}).expand({rows, kv_heads, added, dim});
+  // Added to the scores: 0 where a token may look, else -inf. Made once, in the type that each layer's attention would make it.
+  const Tensor hidden = torch::arange(longest, lengths.options()) > positions.unsqueeze(-1);  // [rows, added, longest]
   // The query heads that share a key head stand side by side as if they were further queries of it: nothing is repeated.
-  const Tensor mask = (torch::arange(longest, lengths.options()) <= positions.unsqueeze(-1))  // [rows, added, longest]
+  const Tensor mask = torch::zeros(hidden.sizes(), cosine_.options())
+                          .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
                           .view({rows, 1, 1, added, longest})
                           .expand({rows, 1, group, added, longest})
                           .reshape({rows, 1, group * added, longest});
-  Tensor x = torch::embedding(embedding_, ids);
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    const Layer& layer = layers_[i];
-    const Heads heads = Project(layer, Norm(x, layer.input_norm), cosine, sine);
-    Tensor keys = cache->keys_[i].narrow(0, 0, rows), values = cache->values_[i].narrow(0, 0, rows);
+  const auto attend = [&](size_t layer, const Heads& heads) {
+    const Tensor keys = cache->keys_[layer].narrow(0, 0, rows), values = cache->values_[layer].narrow(0, 0, rows);
     keys.scatter_(2, place, heads.key);
     values.scatter_(2, place, heads.value);
-    const Tensor attended = at::scaled_dot_product_attention(heads.query.reshape({rows, kv_heads, group * added, dim}),
-                                                             keys.narrow(2, 0, longest), values.narrow(2, 0, longest), mask)
-                                .view({rows, config_.num_attention_heads, added, dim});
-    x = x + torch::linear(attended.transpose(1, 2).reshape({rows, added, config_.query_size()}), layer.output);
-    x = x + FeedForward(layer, Norm(x, layer.post_attention_norm));
-  }
-  return Norm(x, final_norm_);
+    return at::scaled_dot_product_attention(heads.query.reshape({rows, kv_heads, group * added, dim}),
+                                            keys.narrow(2, 0, longest), values.narrow(2, 0, longest), mask)
+        .view({rows, config_.num_attention_heads, added, dim});
+  };
+  return Run(ids, cosine_.index_select(0, flat).view({rows, added, 1, dim}),
+             sine_.index_select(0, flat).view({rows, added, 1, dim}), attend);
 }
 
 Tensor Transformer::Logits(const Tensor& hidden) const { return torch::linear(hidden, head_.defined() ? head_ : embedding_); }
@@ -246,16 +286,21 @@ std::vector<NamedTensor> Transformer::HuggingFaceTensors() const {
 
 void Transformer::CopyFrom(const Transformer& source) {
   const torch::NoGradGuard no_grad;
-  const std::vector<Tensor> from = source.Parameters(), to = Parameters();
-  TORCH_CHECK(from.size() == to.size(), "the models have different parameters");
-  for (size_t i = 0; i < to.size(); ++i) {
-    TORCH_CHECK(from[i].sizes() == to[i].sizes(), "the models have different shapes");
-    to[i].detach().copy_(from[i]);
+  const std::vector<NamedTensor> theirs = source.HuggingFaceTensors(), ours = HuggingFaceTensors();
+  for (size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    TORCH_CHECK(i < ours.size(), "the other model has a tensor \"", theirs[i].name, "\", this one has not");
+    TORCH_CHECK(i < theirs.size() && theirs[i].name == ours[i].name, "this model has a tensor \"", ours[i].name,
+                "\", the other one has not");
+    TORCH_CHECK(theirs[i].tensor.sizes() == ours[i].tensor.sizes(), "tensor \"", ours[i].name, "\" has shape ",
+                ours[i].tensor.sizes(), ", that of the other model ", theirs[i].tensor.sizes());
   }
+  for (size_t i = 0; i < ours.size(); ++i) ours[i].tensor.copy_(theirs[i].tensor);
 }
 
 KvCache::KvCache(const Transformer& model, int64_t rows, int64_t capacity) : rows_(rows), capacity_(capacity) {
   const ModelConfig& config = model.config();
+  TORCH_CHECK(rows >= 1, "a cache of ", rows, " rows: must be at least 1");
+  TORCH_CHECK(capacity >= 1, "a cache of ", capacity, " tokens: must be at least 1");
   TORCH_CHECK(capacity <= config.max_position_embeddings, "a cache of ", capacity, " tokens: the model's context is ",
               config.max_position_embeddings);
   const auto options = torch::TensorOptions().device(model.device()).dtype(model.dtype());
@@ -264,6 +309,11 @@ KvCache::KvCache(const Transformer& model, int64_t rows, int64_t capacity) : row
     keys_.push_back(torch::zeros({rows, config.num_key_value_heads, capacity, config.head_dim}, options));
     values_.push_back(torch::zeros({rows, config.num_key_value_heads, capacity, config.head_dim}, options));
   }
+}
+
+void KvCache::CheckRoom(int64_t rows, int64_t longest) const {
+  TORCH_CHECK(rows <= rows_ && longest <= capacity_, rows, " sequences of up to ", longest,
+              " tokens do not fit into a cache of ", rows_, " by ", capacity_);
 }
 
 void KvCache::CopyRow(const KvCache& source, int64_t from, const std::vector<int64_t>& to, int64_t length) {

@@ -10,7 +10,7 @@
 // Hugging Face layout; q, k and v are kept as one matrix, and so are gate and up: half the calls for the same sums.
 //
 // Two ways to run it, which agree within rounding:
-//   Forward   whole sequences at once, with gradients: training and scoring
+//   Forward   whole sequences at once, with gradients: training, scoring, and the prompts that generation begins with
 //   Extend    some tokens more of sequences whose keys and values are in a KvCache, without: generation
 //
 // Not thread-safe; generator and trainer own one each.
@@ -60,7 +60,7 @@ struct ModelConfig {
   int64_t kv_size() const { return num_key_value_heads * head_dim; }
 };
 
-// Empty, or the first rule that the configuration breaks: "hidden_size is 0: must be at least 1".
+// Empty, or the first rule that the configuration breaks: "hidden_size is 0: must be from 1 to 1048576".
 std::string CheckModelConfig(const ModelConfig& config);
 
 class KvCache;
@@ -70,6 +70,9 @@ class Transformer {
   // Random weights: normal with initializer_range, norms 1, biases 0. Seeded by torch::manual_seed.
   explicit Transformer(const ModelConfig& config, torch::Device device = torch::kCPU,
                        torch::ScalarType dtype = torch::kFloat32);
+  // Weights of no value yet: for a model that another or a file is about to be copied into. On torch::kMeta only shapes.
+  static Transformer Unset(const ModelConfig& config, torch::Device device = torch::kCPU,
+                           torch::ScalarType dtype = torch::kFloat32);
   Transformer(Transformer&&) = default;
   Transformer& operator=(Transformer&&) = default;
 
@@ -78,8 +81,9 @@ class Transformer {
   torch::ScalarType dtype() const { return embedding_.scalar_type(); }
 
   // ids int64 [batch, length], padded on the right: what stands behind a sequence's end does not reach what stands before it.
-  // Returns the last hidden states, normed: [batch, length, hidden].
-  torch::Tensor Forward(const torch::Tensor& ids) const;
+  // Returns the last hidden states, normed: [batch, length, hidden]. Where a cache is given, its rows 0 … batch-1 become the
+  // sequences' keys and values.
+  torch::Tensor Forward(const torch::Tensor& ids, KvCache* cache = nullptr) const;
 
   // `ids` int64 [rows, new] become the tokens lengths[r] … of rows 0 … rows-1 of the cache; lengths int64 [rows], on the
   // model's device, is not advanced. `longest`: at least every length + new. Returns hidden states [rows, new, hidden].
@@ -95,10 +99,13 @@ class Transformer {
 
   // The same weights under their names in the Hugging Face layout: views, which share memory with the parameters.
   std::vector<NamedTensor> HuggingFaceTensors() const;
-  // Copies the values in; `source` has the same configuration. Converts device and dtype.
+  // Copies the values in, all or none: `source` has tensors of the same names and shapes. Converts device and dtype.
   void CopyFrom(const Transformer& source);
 
  private:
+  enum class Weights : uint8_t { kRandom, kUnset };
+  Transformer(const ModelConfig& config, torch::Device device, torch::ScalarType dtype, Weights weights);
+
   struct Layer {
     torch::Tensor input_norm;            // [hidden]
     torch::Tensor qkv;                   // [query + 2 kv, hidden]
@@ -117,6 +124,9 @@ class Transformer {
   };
   Heads Project(const Layer& layer, const torch::Tensor& x, const torch::Tensor& cosine, const torch::Tensor& sine) const;
   torch::Tensor FeedForward(const Layer& layer, const torch::Tensor& x) const;
+  // All layers; attend(layer, heads) -> [rows, heads, new, head_dim].
+  template <typename Attend>
+  torch::Tensor Run(const torch::Tensor& ids, const torch::Tensor& cosine, const torch::Tensor& sine, Attend attend) const;
   void BuildRotation();
   template <typename Visit>
   void ForEachParameter(Visit visit) const;
@@ -143,6 +153,8 @@ class KvCache {
 
  private:
   friend class Transformer;
+  void CheckRoom(int64_t rows, int64_t longest) const;
+
   int64_t rows_;
   int64_t capacity_;
   std::vector<torch::Tensor> keys_, values_;  // by layer
