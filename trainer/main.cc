@@ -17,6 +17,7 @@
 #include "schema/json_config.h"
 #include "trainer/config.h"
 #include "trainer/model/checkpoint.h"
+#include "trainer/model/keep_freed_memory.h"
 #include "trainer/model/stop_on_signals.h"
 #include "trainer/run.h"
 #include "trainer/warm_start.h"
@@ -105,6 +106,7 @@ int main(int argc, char** argv) {
 
   const std::atomic<bool>& stop = replay::model::StopOnSignals();
   at::set_num_threads(config.threads);
+  replay::model::KeepFreedMemory();
   try {
     if (warm_start) return WarmStart(config, stop);
     replay::trainer::Run run(config, resume, stop);

@@ -15,6 +15,7 @@
 #include "trainer/learner.h"
 #include "trainer/model/checkpoint.h"
 #include "trainer/model/decoder.h"
+#include "trainer/model/keep_freed_memory.h"
 
 namespace {
 
@@ -138,6 +139,7 @@ int main(int argc, char** argv) {
   app.add_option("--answer", shape.answer);
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(threads);
+  if (verb == "train") model::KeepFreedMemory();  // as the trainer does
   try {
     if (!make.empty()) {
       torch::manual_seed(1);
