@@ -65,6 +65,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly root="$PWD" bin="$PWD/build/training"
 export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
 
+if [[ -d "$dir" && -n "$(ls -A "$dir")" && ! -e "$dir/.replay-demo" ]]; then
+  echo "demo.sh: $dir is not empty, and not of an earlier demo: give an empty or a new folder with --dir" >&2
+  exit 2
+fi
+
 Say() { printf '\n==== %s\n' "$*"; }
 
 # --- Install and build -----------------------------------------------------------------------------------------------------
@@ -80,6 +85,7 @@ cmake --build --preset training --target replayd replayctl generator trainer
 # --- The run ---------------------------------------------------------------------------------------------------------------
 mkdir -p "$dir"
 cd "$dir"
+touch .replay-demo  # what stands here may be replaced by the next run
 rm -rf warm weights replay no_buffer demo.png demo.json ./*.log
 cp "$root"/deploy/config/demo/{replayd,generator}.json .
 if [[ $quick == yes ]]; then

@@ -20,19 +20,20 @@ void ComputeMeter::Resume(uint64_t rollouts, uint64_t draws) {
   draws_ = draws;
 }
 
-void ComputeMeter::Update(const BufferStats& stats) {
+void ComputeMeter::Update(uint64_t generation, const BufferStats& stats) {
   const Seen now{.accepted = stats.accepted,
                  .tokens_inserted = stats.tokens_inserted,
                  .generated = stats.generated_trajectories,
                  .trained = stats.trained_draws,
                  .generation_seconds = stats.generation_seconds,
                  .training_seconds = stats.training_seconds};
-  // Counters only grow, except that a daemon that came back starts at zero. All are compared, since any may have caught up.
-  const bool restarted = now.accepted < last_.accepted || now.generated < last_.generated || now.trained < last_.trained ||
-                         now.tokens_inserted < last_.tokens_inserted || now.generation_seconds < last_.generation_seconds ||
-                         now.training_seconds < last_.training_seconds;
-  const Seen since = first_ ? now : restarted ? Seen{} : last_;
+  // Counters only grow, except those of a buffer that was made again; all are compared, since any may have caught up.
+  const bool begun_anew = generation != generation_ || now.accepted < last_.accepted || now.generated < last_.generated ||
+                          now.trained < last_.trained || now.tokens_inserted < last_.tokens_inserted ||
+                          now.generation_seconds < last_.generation_seconds || now.training_seconds < last_.training_seconds;
+  const Seen since = first_ ? now : begun_anew ? Seen{} : last_;
   first_ = false;
+  generation_ = generation;
   last_ = now;
   rollouts_ += now.accepted - since.accepted;
   tokens_inserted_ += now.tokens_inserted - since.tokens_inserted;

@@ -25,8 +25,9 @@ class ComputeMeter {
  public:
   // What was spent before this process, from a checkpoint.
   void Resume(uint64_t rollouts, uint64_t draws);
-  // Rollouts that were in the buffer before the first call are not of this run.
-  void Update(const BufferStats& stats);
+  // Rollouts that were in the buffer before the first call are not of this run. `generation` is the server's: another one than
+  // before has begun its counters anew, as has a buffer that was dropped and made again.
+  void Update(uint64_t generation, const BufferStats& stats);
   void AddDraws(uint64_t draws) { draws_ += draws; }
 
   uint64_t rollouts() const { return rollouts_; }
@@ -43,6 +44,7 @@ class ComputeMeter {
     double generation_seconds = 0, training_seconds = 0;
   };
   bool first_ = true;
+  uint64_t generation_ = 0;
   Seen last_;
   uint64_t rollouts_ = 0, draws_ = 0, tokens_inserted_ = 0, generated_ = 0, trained_ = 0;
   double generation_seconds_ = 0, training_seconds_ = 0;

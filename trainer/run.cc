@@ -181,7 +181,7 @@ void Run::LookAtServer(bool urgent) {
     return;
   }
   const uint64_t tokens_before = meter_.tokens_inserted();
-  meter_.Update(stats->buffers[0]);
+  meter_.Update(stats->generation, stats->buffers[0]);
   if (looked_at_ != Clock::time_point{}) {
     const double rate = static_cast<double>(meter_.tokens_inserted() - tokens_before) / Seconds(now - looked_at_);
     generated_tokens_per_second_ += 0.3 * (rate - generated_tokens_per_second_);

@@ -31,6 +31,8 @@ TEST(ComputeUnits, CountOneForEachStepWithoutABuffer) {
   EXPECT_EQ(Gamma(5.28, 5, 0), 0);
 }
 
+constexpr uint64_t kServer = 77;  // its generation
+
 BufferStats Stats(uint64_t accepted, uint64_t generated, double generation_seconds, uint64_t trained, double training_seconds) {
   BufferStats stats;
   stats.accepted = accepted;
@@ -44,16 +46,16 @@ BufferStats Stats(uint64_t accepted, uint64_t generated, double generation_secon
 
 TEST(ComputeMeter, CountsWhatCameDuringTheRunAndOverRestarts) {
   ComputeMeter meter;
-  meter.Update(Stats(500, 500, 50, 1'000, 10));  // another run left these
+  meter.Update(kServer, Stats(500, 500, 50, 1'000, 10));  // another run left these
   EXPECT_EQ(meter.rollouts(), 0u);
   EXPECT_EQ(meter.MeasuredMu(), 0);
-  meter.Update(Stats(600, 600, 56, 1'200, 14));
+  meter.Update(kServer, Stats(600, 600, 56, 1'200, 14));
   EXPECT_EQ(meter.rollouts(), 100u);
   EXPECT_DOUBLE_EQ(meter.MeasuredMu(), (6.0 / 100) / (4.0 / 200));
-  meter.Update(Stats(40, 30, 2, 0, 0));  // the daemon came back at zero
+  meter.Update(kServer, Stats(40, 30, 2, 0, 0));  // the daemon came back at zero
   EXPECT_EQ(meter.rollouts(), 140u);
   EXPECT_EQ(meter.tokens_inserted(), 1'400u);
-  meter.Update(Stats(70, 60, 3, 20, 1));
+  meter.Update(kServer, Stats(70, 60, 3, 20, 1));
   EXPECT_EQ(meter.rollouts(), 170u);
   EXPECT_DOUBLE_EQ(meter.generation_seconds(), 9);
   EXPECT_DOUBLE_EQ(meter.training_seconds(), 5);
@@ -61,12 +63,21 @@ TEST(ComputeMeter, CountsWhatCameDuringTheRunAndOverRestarts) {
   EXPECT_EQ(meter.draws(), 64u);
 }
 
-TEST(ComputeMeter, NoticesARestartByAnyOfTheCounters) {
-  // All but the seconds of training have caught up since the daemon came back.
+TEST(ComputeMeter, NoticesADaemonThatCameBackAndCaughtUp) {
   ComputeMeter meter;
-  meter.Update(Stats(0, 0, 0, 0, 0));
-  meter.Update(Stats(10, 10, 1, 10, 4));
-  meter.Update(Stats(12, 12, 2, 12, 3));
+  meter.Update(kServer, Stats(0, 0, 0, 0, 0));
+  meter.Update(kServer, Stats(10, 10, 1, 10, 4));
+  meter.Update(kServer + 1, Stats(12, 12, 2, 12, 5));
+  EXPECT_EQ(meter.rollouts(), 22u);
+  EXPECT_DOUBLE_EQ(meter.training_seconds(), 9);
+}
+
+TEST(ComputeMeter, NoticesABufferMadeAgainByAnyOfTheCounters) {
+  // All but the seconds of training have caught up since.
+  ComputeMeter meter;
+  meter.Update(kServer, Stats(0, 0, 0, 0, 0));
+  meter.Update(kServer, Stats(10, 10, 1, 10, 4));
+  meter.Update(kServer, Stats(12, 12, 2, 12, 3));
   EXPECT_EQ(meter.rollouts(), 22u);
   EXPECT_DOUBLE_EQ(meter.training_seconds(), 7);
 }
@@ -75,19 +86,19 @@ TEST(ComputeMeter, LosesNothingOverManyRestarts) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     std::mt19937_64 random(seed);
     ComputeMeter meter;
-    meter.Update(Stats(0, 0, 0, 0, 0));
-    uint64_t rollouts = 0, since_start = 0;  // in all, and of the daemon that runs
+    meter.Update(0, Stats(0, 0, 0, 0, 0));
+    uint64_t rollouts = 0, since_start = 0, generation = 0;  // in all, and of the daemon that runs
     for (int look = 0; look < 500; ++look) {
-      uint64_t fresh = random() % 50;
-      if (since_start > 0 && random() % 10 == 0) {
-        fresh = random() % since_start;  // Less than there was: a daemon that had caught up by now could not be told.
+      if (random() % 10 == 0) {
         since_start = 0;
+        ++generation;
       }
+      const uint64_t fresh = random() % 50;
       rollouts += fresh;
       since_start += fresh;
       const auto count = static_cast<double>(since_start);
       const uint64_t before = meter.rollouts();
-      meter.Update(Stats(since_start, since_start, 0.5 * count, 2 * since_start, 0.25 * count));
+      meter.Update(generation, Stats(since_start, since_start, 0.5 * count, 2 * since_start, 0.25 * count));
       EXPECT_GE(meter.rollouts(), before) << "seed " << seed;
     }
     EXPECT_EQ(meter.rollouts(), rollouts) << "seed " << seed;
@@ -101,8 +112,8 @@ TEST(ComputeMeter, LosesNothingOverManyRestarts) {
 TEST(ComputeMeter, GoesOnFromACheckpoint) {
   ComputeMeter meter;
   meter.Resume(1'000, 2'000);
-  meter.Update(Stats(300, 0, 0, 0, 0));
-  meter.Update(Stats(310, 0, 0, 0, 0));
+  meter.Update(kServer, Stats(300, 0, 0, 0, 0));
+  meter.Update(kServer, Stats(310, 0, 0, 0, 0));
   meter.AddDraws(5);
   EXPECT_EQ(meter.rollouts(), 1'010u);
   EXPECT_EQ(meter.draws(), 2'005u);
