@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'TEXT'
-usage: deploy/demo.sh [--quick] [--seed N] [--dir FOLDER] [--no-install]
+usage: deploy/demo.sh [--quick] [--seed N] [--dir FOLDER] [--config FOLDER] [--no-install]
 
 Installs what is missing, builds, and runs on this machine's CPU:
 
@@ -17,29 +17,34 @@ and ends with a table (accuracy, rollouts, compute) and a picture of accuracy ag
   --quick       a shorter warm start and a quarter of the training: to see it work, its figures promise nothing
   --seed N      another seed (default 1)
   --dir FOLDER  where the run's files go (default build/demo); what an earlier run left there is replaced
+  --config FOLDER
+                start from the configuration files there (default deploy/config/demo)
   --no-install  leave out installing
   --help        this text
 
 About 6 minutes on 2 cores after the build, --quick 2. Ctrl-C stops everything. The processes are the shipped binaries; their
-configuration files are copied to FOLDER from deploy/config/demo, each log is FOLDER/*.log and FOLDER/*/log.jsonl.
+configuration files are copied to the run's folder from deploy/config/demo, each log is *.log or */log.jsonl in it.
 TEXT
 }
 
 quick=no
 seed=1
-dir=build/demo
+dir=
+config=
 install=yes
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --quick) quick=yes ;;
     --no-install) install=no ;;
-    --seed | --dir)
+    --seed | --dir | --config)
       if [[ $# -lt 2 || -z "$2" ]]; then
         echo "demo.sh: $1 needs a value" >&2
         exit 2
       fi
       if [[ "$1" == --dir ]]; then
         dir="$(realpath -m "$2")"
+      elif [[ "$1" == --config ]]; then
+        config="$(realpath -m "$2")"
       elif [[ "$2" =~ ^[0-9]{1,9}$ ]]; then
         seed="$2"
       else
@@ -63,6 +68,7 @@ done
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly root="$PWD" bin="$PWD/build/training"
+readonly dir="${dir:-$root/build/demo}" config="${config:-$root/deploy/config/demo}"
 export CCACHE_BASEDIR="$root" CCACHE_NOHASHDIR=1
 
 if [[ -d "$dir" && -n "$(ls -A "$dir")" && ! -e "$dir/.replay-demo" ]]; then
@@ -87,11 +93,19 @@ mkdir -p "$dir"
 cd "$dir"
 touch .replay-demo  # what stands here may be replaced by the next run
 rm -rf warm weights replay no_buffer demo.png demo.json ./*.log
-cp "$root"/deploy/config/demo/{replayd,generator}.json .
+cp "$config"/{replayd,generator}.json .
 if [[ $quick == yes ]]; then
-  cp "$root/deploy/config/demo/trainer_quick.json" trainer.json
+  cp "$config/trainer_quick.json" trainer.json
 else
-  cp "$root/deploy/config/demo/trainer.json" .
+  cp "$config/trainer.json" .
+fi
+
+address="$(sed -nE 's/.*"listen": *\["([^"]+)".*/\1/p' replayd.json)"
+metrics="$(sed -nE 's/.*"metrics_listen": *"([^"]+)".*/\1/p' replayd.json)"
+readonly address metrics
+if [[ -z "$address" || -z "$metrics" ]]; then
+  echo "demo.sh: $config/replayd.json: server.listen and server.metrics_listen must each name an address, on a line of their own" >&2
+  exit 2
 fi
 
 children=()
@@ -118,12 +132,12 @@ Trainer() {
 Say "warm start on demonstrations, about three in ten of them right"
 Trainer --warm-start
 
-Say "replayd on 127.0.0.1:7170 (build/training/replayctl --server 127.0.0.1:7170 stats), metrics on http://127.0.0.1:7171/metrics"
+Say "replayd on $address (build/training/replayctl --server $address stats), metrics on http://$metrics/metrics"
 "$bin/replayd" --config replayd.json 2>replayd.log &
 daemon=$!
 children+=("$daemon")
 for ((attempt = 0; ; ++attempt)); do
-  if "$bin/replayctl" --server 127.0.0.1:7170 ping >/dev/null 2>&1; then break; fi
+  if "$bin/replayctl" --server "$address" ping >/dev/null 2>&1; then break; fi
   if ! kill -0 "$daemon" 2>/dev/null || [[ $attempt -ge 100 ]]; then
     echo "demo.sh: replayd does not answer; $dir/replayd.log says:" >&2
     cat replayd.log >&2

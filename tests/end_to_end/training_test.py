@@ -2,7 +2,10 @@
 
 import json
 import pathlib
+import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 
@@ -281,3 +284,42 @@ def test_groups_of_equal_rewards_can_be_left_out(job, daemon):
         rewards.setdefault(rollout["group_id"], set()).add(rollout["reward"])
     assert rewards and all(len(each) == 2 for each in rewards.values())
     assert "60 groups" in generator.log()
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def demo(*arguments):
+    script = pathlib.Path(__file__).resolve().parents[2] / "deploy/demo.sh"
+    return subprocess.run([script, "--no-install", *map(str, arguments)], capture_output=True, text=True, timeout=300)
+
+
+def test_the_demo_ends_with_a_table_and_a_picture(tmp_path):
+    """Whole, from the shipped configurations with less of everything."""
+    shipped, config, folder = pathlib.Path(__file__).resolve().parents[2] / "deploy/config/demo", tmp_path / "config", tmp_path / "run"
+    config.mkdir()
+    port, metrics_port = free_port(), free_port()
+    for name in ("replayd", "generator", "trainer"):
+        text = (shipped / f"{name}.json").read_text().replace("127.0.0.1:7170", f"127.0.0.1:{port}")
+        settings = json.loads(re.sub(r"^ *//.*$", "", text.replace("127.0.0.1:7171", f"127.0.0.1:{metrics_port}"), flags=re.M))
+        if name == "trainer":
+            settings["steps"] = 12
+            settings["evaluation"] = {"every_units": 5, "prompts": 20, "samples": 2}
+            settings["warm_start"]["steps"] = 60
+        (config / f"{name}.json").write_text(json.dumps(settings, indent=1).replace("[\n   ", "["))
+    done = demo("--config", config, "--dir", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^replay buffer .*^no buffer ", done.stdout, re.M | re.S), done.stdout
+    result = json.loads((folder / "demo.json").read_text())
+    assert set(result["runs"]) == {"replay", "no_buffer"}
+    # The picture needs matplotlib, which the script says when it is missing.
+    assert (folder / "demo.png").exists() or "matplotlib" in done.stdout + done.stderr
+    # What an earlier run left is replaced; other folders are not touched.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "weights").write_text("mine")
+    refused = demo("--config", config, "--dir", other)
+    assert refused.returncode == 2 and "is not empty" in refused.stderr and (other / "weights").read_text() == "mine"
