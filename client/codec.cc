@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/trajectory.h"
+#include "schema/names.h"
 #include "schema/protocol.capnp.h"
 
 namespace replay {
@@ -13,8 +14,6 @@ namespace {
 static_assert(static_cast<int>(ErrorCode::kInternal) == static_cast<int>(schema::ErrorCode::INTERNAL));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 
-constexpr std::array<std::string_view, 2> kRetentions = {"fifo", "positive_bias"};
-constexpr std::array<std::string_view, 4> kSelectors = {"uniform", "uniform_distinct", "lifo", "fifo"};
 constexpr std::array<std::string_view, 2> kPolicies = {"uniform", "positive_bias"};
 
 // The largest request without its texts and lists: root pointer, Request 3, Create or AlterBuffer 3, BufferOptions 11.
@@ -61,12 +60,14 @@ Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
     kinds.selector = uint16_t{0};
   }
   if (options.retention) {
-    const Result<uint16_t> retention = ParseEnum("retention", *options.retention, kRetentions);
+    const Result<uint16_t> retention = ParseEnum("retention", *options.retention, kRetentionNames);
     if (!retention) return retention.error();
     kinds.retention = *retention;
   }
+  if (options.max_staleness && *options.max_staleness < -1)
+    return Refuse("max_staleness is " + std::to_string(*options.max_staleness) + ": it must be 0 or more, or -1 for any");
   if (options.selector) {
-    const Result<uint16_t> selector = ParseEnum("selector", *options.selector, kSelectors);
+    const Result<uint16_t> selector = ParseEnum("selector", *options.selector, kSelectorNames);
     if (!selector) return selector.error();
     kinds.selector = *selector;
   }
@@ -85,6 +86,12 @@ std::vector<std::string_view> Overlay(const BufferOptions& from, const ParsedKin
   if (given(kinds.retention, "retention")) to.setRetention(static_cast<schema::RetentionKind>(*kinds.retention));
   if (given(from.delta, "delta")) to.setDelta(AsText(*from.delta));
   if (given(kinds.selector, "selector")) to.setSelector(static_cast<schema::SelectorKind>(*kinds.selector));
+  if (given(from.priority_exponent, "priority_exponent")) to.setPriorityExponent(*from.priority_exponent);
+  if (given(from.staleness_decay, "staleness_decay")) to.setStalenessDecay(*from.staleness_decay);
+  if (given(from.max_staleness, "max_staleness")) {
+    to.setHasMaxStaleness(*from.max_staleness >= 0);
+    to.setMaxStaleness(*from.max_staleness);
+  }
   if (given(from.max_draws, "max_draws")) to.setMaxDraws(*from.max_draws);
   if (given(from.correct_threshold, "correct_threshold")) {
     to.setCorrectThreshold(*from.correct_threshold);
@@ -109,6 +116,7 @@ void SetDefaults(const BufferOptions& given, schema::BufferOptions::Builder to) 
   to.setCapacityItems(1'000'000);
   if (!given.delta) to.setDelta("0");
   to.setMinSize(1);
+  to.setPriorityExponent(1);
   to.setPaceDraws(true);
   to.setPaceInserts(true);
 }
@@ -191,6 +199,8 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
     sample.setStep(options.step.value_or(0));
     sample.setHasStep(options.step.has_value());
     sample.setGivenBack(options.given_back);
+    sample.setMaxStaleness(options.max_staleness.value_or(0));
+    sample.setHasMaxStaleness(options.max_staleness.has_value());
   });
 }
 

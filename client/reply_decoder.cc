@@ -5,14 +5,13 @@
 
 #include "client/codec.h"
 #include "client/trajectory.h"
+#include "schema/names.h"
 #include "schema/protocol.capnp.h"
 
 namespace replay {
 namespace {
 
 constexpr std::array<std::string_view, 3> kLevels = {"memory", "process", "disk"};
-constexpr std::array<std::string_view, 2> kRetentions = {"fifo", "positive_bias"};
-constexpr std::array<std::string_view, 4> kSelectors = {"uniform", "uniform_distinct", "lifo", "fifo"};
 
 // The name of an enumerator; a newer server may know more of them.
 template <size_t N, typename Enum>
@@ -102,9 +101,12 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   BufferOptions options;
   options.capacity_items = from.getCapacityItems();
   options.capacity_bytes = from.getCapacityBytes();
-  options.retention = Name(kRetentions, from.getRetention());
+  options.retention = Name(kRetentionNames, from.getRetention());
   options.delta = String(from.getDelta());
-  options.selector = Name(kSelectors, from.getSelector());
+  options.selector = Name(kSelectorNames, from.getSelector());
+  options.priority_exponent = from.getPriorityExponent();
+  options.staleness_decay = from.getStalenessDecay();
+  if (from.getHasMaxStaleness()) options.max_staleness = from.getMaxStaleness();
   options.max_draws = from.getMaxDraws();
   if (from.getHasCorrectThreshold()) options.correct_threshold = from.getCorrectThreshold();
   options.replay_ratio = from.getReplayRatio();

@@ -127,6 +127,7 @@ void Fill(const Trajectory& from, std::string_view id, schema::Trajectory::Build
   if (!from.source.empty()) to.setSource(AsText(from.source, scratch));
   to.setDatasetIndex(from.dataset_index);
   to.setTemperature(from.temperature);
+  to.setPriority(from.priority);
   to.setCreatedAtUnixNs(from.created_at_unix_ns != 0
                             ? from.created_at_unix_ns
                             : std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
@@ -207,6 +208,7 @@ std::shared_ptr<const TrajectoryView::Data> Parse(Frame frame) {
     data->advantage = per_token;
   }
   data->temperature = from.getTemperature();
+  data->priority = from.getPriority();
   data->correct = static_cast<Correctness>(from.getCorrect());
   data->status = static_cast<FinishStatus>(from.getStatus());
   return data;
@@ -328,6 +330,7 @@ std::optional<float> TrajectoryView::named_reward(std::string_view name) const {
 }
 std::variant<std::monostate, float, std::span<const float>> TrajectoryView::advantage() const { return data_->advantage; }
 float TrajectoryView::temperature() const { return data_->temperature; }
+float TrajectoryView::priority() const { return data_->priority; }
 Correctness TrajectoryView::correct() const { return data_->correct; }
 FinishStatus TrajectoryView::status() const { return data_->status; }
 std::span<const uint8_t> TrajectoryView::frame_bytes() const { return data_->frame.bytes(); }
@@ -370,6 +373,7 @@ Trajectory TrajectoryView::ToTrajectory() const {
   if (const auto* per_token = std::get_if<std::span<const float>>(&data_->advantage))
     to.advantage = std::vector<float>(per_token->begin(), per_token->end());
   to.temperature = data_->temperature;
+  to.priority = data_->priority;
   to.correct = data_->correct;
   to.status = data_->status;
   return to;

@@ -32,7 +32,7 @@ struct TrajectoryView::Data {
   std::variant<std::monostate, float, std::span<const float>> advantage;
   uint64_t epoch = 0;
   uint32_t group_size = 0, index_in_group = 0, prompt_length = 0;
-  float reward = 0, temperature = 1;
+  float reward = 0, temperature = 1, priority = 1;
   Correctness correct = Correctness::kUnknown;
   FinishStatus status = FinishStatus::kCompleted;
 };

@@ -54,9 +54,11 @@ class FlatStruct {
     }
     data_ = message.Claim(message.Target(pointer), uint64_t{has_data} + has_pointers);
     if (data_ != nullptr) pointers_ = data_ + has_data;
+    data_words_ = has_data;
   }
 
   bool ok() const { return data_ != nullptr; }
+  uint32_t data_words() const { return data_words_; }  // as many as the writer knew fields for
   // A field of the data section whose default is 0.
   template <typename T>
   T Get(uint32_t byte) const {
@@ -120,6 +122,7 @@ class FlatStruct {
   FlatMessage* message_;
   const uint64_t* data_ = nullptr;
   const uint64_t* pointers_ = nullptr;
+  uint32_t data_words_ = 0;
 };
 
 }  // namespace replay

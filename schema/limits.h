@@ -25,6 +25,7 @@ inline constexpr uint32_t kMaxTags = 64;
 inline constexpr uint32_t kMaxColumns = 64;
 inline constexpr uint32_t kMaxTagBytes = 1024;  // text of one tag
 inline constexpr uint32_t kMaxUriBytes = 1024;  // of a policy version
+inline constexpr float kMaxPriority = 1e9f;     // of a trajectory
 inline constexpr uint32_t kMaxGroupSize = 4096;
 static_assert(kMaxOpaqueBytes + 2ull * kMaxSegments * 16 + uint64_t{kMaxTags} * (kMaxTagBytes + kMaxIdBytes) <=
               kMaxFrameBytes * 3 / 16);

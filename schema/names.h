@@ -14,4 +14,9 @@ inline constexpr auto kWaitReasonNames =
     std::to_array<std::string_view>({"none", "min_size", "pacing", "staleness", "filter", "group_incomplete", "memory",
                                      "storage", "draining", "no_producer", "version"});
 
+inline constexpr auto kRetentionNames = std::to_array<std::string_view>({"fifo", "positive_bias", "best"});
+
+inline constexpr auto kSelectorNames = std::to_array<std::string_view>(
+    {"uniform", "uniform_distinct", "lifo", "fifo", "epoch", "unused_first", "prioritized", "recency"});
+
 }  // namespace replay

@@ -46,6 +46,7 @@ enum AcknowledgementLevel {
 enum RetentionKind {
   fifo @0;
   positiveBias @1;
+  best @2;              # The highest rewards.
 }
 
 enum SelectorKind {
@@ -53,6 +54,10 @@ enum SelectorKind {
   uniformDistinct @1;   # No repeats within a batch.
   lifo @2;
   fifo @3;
+  epoch @4;             # None twice before all once.
+  unusedFirst @5;       # Those drawn least often first.
+  prioritized @6;       # With replacement, by priority and staleness.
+  recency @7;           # With replacement, by staleness.
 }
 
 struct BufferOptions {
@@ -74,6 +79,10 @@ struct BufferOptions {
   paceInserts @14 :Bool = true;
   seed @15 :UInt64;
   hasSeed @16 :Bool;
+  priorityExponent @17 :Float64 = 1;
+  stalenessDecay @18 :Float64;      # Gradient steps; 0: none.
+  maxStaleness @19 :Int64;          # With hasMaxStaleness: what is staler is not drawn.
+  hasMaxStaleness @20 :Bool;
 }
 
 struct Hello {
@@ -128,6 +137,8 @@ struct Sample {
   step @2 :Int64;                   # With hasStep: the gradient step that will use the batch.
   hasStep @3 :Bool;
   givenBack @4 :UInt32;             # Draws of earlier batches that were never used, credited to pacing.
+  maxStaleness @5 :Int64;           # With hasMaxStaleness: beside that of the buffer, the smaller one counts.
+  hasMaxStaleness @6 :Bool;
 }
 
 struct Draw {

@@ -95,4 +95,5 @@ struct Trajectory {
   tags @26 :List(Tag);
   opaque @27 :Data;             # Never executed, never unpickled.
   columnNames @28 :List(Text);  # Column frames inserted together with this core frame.
+  priority @29 :Float32 = 1;    # At first, for prioritized draws: 0 (never drawn) to 1e9.
 }

@@ -111,6 +111,8 @@ void CheckSmallFields(const schema::Trajectory::Reader& trajectory) {
   RequireFinite("reward", trajectory.getReward());
   if (!(trajectory.getTemperature() >= 0) || !std::isfinite(trajectory.getTemperature())) [[unlikely]]
     Fail("temperature is " + to_string(trajectory.getTemperature()) + ": it must be finite and not negative");
+  if (!(trajectory.getPriority() >= 0 && trajectory.getPriority() <= kMaxPriority)) [[unlikely]]
+    Fail("priority is " + to_string(trajectory.getPriority()) + ": it must be from 0 to 1e9");
   const auto rewards = trajectory.getNamedRewards();
   RequireCount("named_rewards", rewards.size(), kMaxNamedRewards);
   for (const auto& reward : rewards) {
@@ -183,6 +185,7 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->run = HashId(CheckedText("run_id", trajectory.getRunId()));
   facts->epoch = trajectory.getEpoch();
   facts->reward = trajectory.getReward();
+  facts->priority = trajectory.getPriority();
   CheckSmallFields(trajectory);
   facts->correct = static_cast<Outcome>(trajectory.getCorrect());
 }
@@ -265,7 +268,10 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   const auto part_index = root.Get<uint32_t>(16), part_count = root.Get<uint32_t>(20), prompt_length = root.Get<uint32_t>(24);
   const auto correct = root.Get<uint16_t>(32), advantage_kind = root.Get<uint16_t>(34), status = root.Get<uint16_t>(40);
   const auto reward = root.Get<float>(28), advantage = root.Get<float>(36);
-  const auto temperature = std::bit_cast<float>(root.Get<uint32_t>(44) ^ std::bit_cast<uint32_t>(1.0f));  // default 1
+  const auto with_default_1 = [&](uint32_t byte) {
+    return std::bit_cast<float>(root.Get<uint32_t>(byte) ^ std::bit_cast<uint32_t>(1.0f));
+  };
+  const float temperature = with_default_1(44), priority = root.data_words() > 8 ? with_default_1(64) : 1;
   const bool lengths_agree = !ids.empty() && ids.size() <= kMaxTokens && mask.size() == ids.size() &&
                              (logprobs.empty() || logprobs.size() == ids.size()) &&
                              (advantage_kind == 2 ? advantages.size() == ids.size() : advantages.empty()) &&
@@ -274,8 +280,8 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
                        rollout.size() <= kMaxIdBytes && source.size() <= kMaxIdBytes;
   const bool group_agrees =
       group.empty() ? group_size == 0 && index_in_group == 0 : group_size - 1u < kMaxGroupSize && index_in_group < group_size;
-  const bool values_fit = std::isfinite(reward) && temperature >= 0 && std::isfinite(temperature) &&
-                          part_index < std::max(1u, part_count) && correct <= 2 && status <= 6 &&
+  const bool values_fit = std::isfinite(reward) && temperature >= 0 && std::isfinite(temperature) && priority >= 0 &&
+                          priority <= kMaxPriority && part_index < std::max(1u, part_count) && correct <= 2 && status <= 6 &&
                           (advantage_kind != 1 || std::isfinite(advantage)) && advantage_kind <= 2;
   if (!lengths_agree || !ids_fit || !group_agrees || !values_fit || !RangesAreOrdered(segments, token_count) ||
       !RangesAreOrdered(versions, token_count) || !TokensAreValid(ids, mask))
@@ -298,6 +304,7 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->group_size = group_size;
   facts->index_in_group = index_in_group;
   facts->reward = reward;
+  facts->priority = priority;
   facts->correct = static_cast<Outcome>(correct);
   return true;
 }

@@ -26,6 +26,7 @@ struct TrajectoryFacts {
   uint32_t group_size = 0;
   uint32_t index_in_group = 0;
   float reward = 0;
+  float priority = 1;
   Outcome correct = Outcome::kUnknown;
 };
 

@@ -15,10 +15,12 @@ Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_option
       options(buffer_options),
       cohorts(std::move(versions)),
       retention(options),
-      selector(MakeSelector(options.selector, &items)),
+      selector(MakeSelector(options, &items)),
       pacing(options),
       receipts(kMaxWriters, kMaxReceiptsPerWriter),
-      random(options.seed) {}
+      random(options.seed) {
+  cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
+}
 
 Buffer::Buffer(std::string name, const BufferOptions& options, PolicyVersions::Snapshot versions)
     : state_(std::make_unique<State>(std::move(name), options, std::move(versions))) {}
@@ -41,6 +43,7 @@ void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool coun
   Item& item = items[slot];
   item.cohort = cohorts.Add(facts);
   item.counted = counted;
+  items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
   if (cohorts.OfCurrentEpoch(item.cohort)) selector->OnInsert(slot);
   tokens += item.token_count;
@@ -56,10 +59,23 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
   tokens -= item.token_count;
   CountOutcome(&removed_outcomes, item.outcome());
   CountOutcome(&stored, item.outcome(), -1);
+  if (ranks() && item.positive) ranking.erase(RankOf(slot));
   selector->OnRemove(slot);
   cohorts.Remove(item.cohort);
   store.Remove(&item.place);
   items.Remove(slot);
+}
+
+void Buffer::State::ReviewPositives() {
+  ranking.clear();
+  while (items.positive() > 0 && items.fresh() < options.fresh_capacity()) items.MakeFresh();
+  for (uint32_t slot = items.oldest(), next = kNoSlot; slot != items.oldest_fresh(); slot = next) {
+    next = items[slot].newer;
+    if (ranks())
+      ranking.insert(RankOf(slot));
+    else if (options.retention == RetentionKind::kPositiveBias && items[slot].outcome() != Outcome::kCorrect)
+      RemoveItem(slot, RemoveReason::kCapacity);
+  }
 }
 
 void Buffer::State::Retain() {
@@ -77,18 +93,20 @@ void Buffer::State::Retain() {
         return;
       case Retention::Step::kMakeFresh:
         items.MakeFresh();
+        if (ranks()) ranking.erase(RankOf(items.oldest_fresh()));
         break;
       case Retention::Step::kMakePositive:
         items.MakePositive();
+        if (ranks()) ranking.insert(RankOf(oldest_fresh));
         break;
-      case Retention::Step::kEvictOldestPositive:
-        RemoveItem(items.oldest(), RemoveReason::kCapacity);
+      case Retention::Step::kEvictPositive:
+        RemoveItem(FirstPositiveToGo(), RemoveReason::kCapacity);
         break;
       case Retention::Step::kEvictOldestFresh:
         RemoveItem(oldest_fresh, RemoveReason::kCapacity);
         break;
-      case Retention::Step::kEvictOldestPositiveForBytes:
-        RemoveItem(items.oldest(), RemoveReason::kBytes);
+      case Retention::Step::kEvictPositiveForBytes:
+        RemoveItem(FirstPositiveToGo(), RemoveReason::kBytes);
         break;
       case Retention::Step::kEvictOldestFreshForBytes:
         RemoveItem(oldest_fresh, RemoveReason::kBytes);
@@ -162,11 +180,12 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   ErrorCode code;
   std::string refused = s.WhyInsertRefused(request, &code);
   if (!refused.empty()) return refuse(code, std::move(refused));
-  if (s.pacing.InsertMustWait(count, s.Available())) return Verdict::Wait(WaitReason::kPacing);
+  const uint64_t available = s.pacing.paces() ? s.Available() : 0;
+  if (s.pacing.InsertMustWait(count, available)) return Verdict::Wait(WaitReason::kPacing);
 
   result->first_item = s.items.next_number();
   result->count = static_cast<uint32_t>(count);
-  const bool counted = s.pacing.OnInsert(count, s.Available());
+  const bool counted = s.pacing.OnInsert(count, available);
   for (size_t i = 0; i < count; ++i) s.AddItem(request.facts[i], std::move(request.frames[i]), counted);
   s.offered += count;
   s.accepted += count;
@@ -222,7 +241,7 @@ bool Buffer::Delete(std::string_view id) {
 }
 
 void Buffer::State::FillSelector() {
-  selector = MakeSelector(options.selector, &items);
+  selector = MakeSelector(options, &items);
   for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer) {
     items[slot].position = kNoPosition;
     if (cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnInsert(slot);
@@ -237,12 +256,16 @@ std::string Buffer::Alter(BufferOptions options) {
   s.retention = Retention(options);
   s.pacing.Alter(options);
   if (options.seed != before.seed) s.random = Random(options.seed);
-  if (options.selector != before.selector) s.FillSelector();
+  s.cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
+  if (options.selector != before.selector || options.priority_exponent != before.priority_exponent ||
+      options.staleness_decay != before.staleness_decay)
+    s.FillSelector();
   if (options.max_draws > 0 && (before.max_draws == 0 || options.max_draws < before.max_draws)) {
     std::vector<uint32_t> all;
     for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) all.push_back(slot);
     s.RemoveDrawnOut(all);
   }
+  if (options.retention != before.retention) s.ReviewPositives();
   s.Retain();
   return "";
 }

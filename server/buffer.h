@@ -12,7 +12,7 @@
 // Insert decides in this order, and nothing has changed unless all is accepted:
 //   a repeat gets its first receipt, whatever was altered since ─► errors (max_insert, larger than the buffer, an id that is
 //   live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
-// Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness ─► draws ─► too many bytes for one reply:
+// Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness, filter ─► draws ─► too many bytes for a reply:
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes
 //
 // Costs: Insert O(1) for each trajectory, evictions included. A draw O(1): 30 ns at 10^3 items, 60 ns at 10^6, since its cache
@@ -60,7 +60,8 @@ struct InsertResult {
 
 struct SampleRequest {
   uint32_t count = 0;
-  std::optional<int64_t> step = {};  // absent: the newest published step, see cohorts.h
+  std::optional<int64_t> step = {};           // absent: the newest published step, see cohorts.h
+  std::optional<int64_t> max_staleness = {};  // beside that of the buffer: the smaller one counts
   // Draws of earlier replies that were never used. Taken back when this request is done, not when it waits or fails; at most
   // what was drawn and not given back before.
   uint32_t given_back = 0;
@@ -144,9 +145,10 @@ class Buffer {
   // second would otherwise be taken for that of a forgotten writer.
   void CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequence);
 
-  // kWait: min_size, pacing, or staleness (fewer than min_size, or for a distinct selector than count, that may be drawn).
-  // After a wait for staleness inserts no longer wait for pacing until a Sample draws again: what the trainer can use has yet
-  // to come. Whoever waits in Insert must then be asked again. kError: a count that could never be met.
+  // kWait: min_size, pacing, staleness (fewer than min_size, or for a distinct selector than count, that may be drawn) or filter
+  // (so few because of priorities of 0). After a wait for staleness or filter inserts no longer wait for pacing until a Sample
+  // draws again: what the trainer can use has yet to come. Whoever waits in Insert must then be asked again. kError: a count
+  // that could never be met.
   Verdict Sample(const SampleRequest& request, SampleResult* result);
   // Why the call would wait now: kMinSize, "12 of 64 items present". kNone and empty if it would not.
   WaitReason WhatSampleWaitsFor(const SampleRequest& request) const;

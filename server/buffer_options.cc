@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "schema/limits.h"
+#include "schema/names.h"
 
 namespace replay::server {
 namespace {
@@ -13,8 +14,7 @@ using std::to_string;
 
 constexpr int kMaxDecimalDigits = 18;  // 10^18 fits 64 bits
 
-constexpr std::array<std::string_view, 2> kRetentionNames = {"fifo", "positive_bias"};
-constexpr std::array<std::string_view, 4> kSelectorNames = {"uniform", "uniform_distinct", "lifo", "fifo"};
+constexpr double kMaxExponent = 10;
 
 // One row for each option: its name in the configuration file, and how it is copied.
 struct Option {
@@ -31,6 +31,9 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(retention),
     REPLAY_OPTION(delta),
     REPLAY_OPTION(selector),
+    REPLAY_OPTION(priority_exponent),
+    REPLAY_OPTION(staleness_decay),
+    REPLAY_OPTION(max_staleness),
     REPLAY_OPTION(max_draws),
     REPLAY_OPTION(correct_threshold),
     REPLAY_OPTION(replay_ratio),
@@ -75,7 +78,7 @@ std::string CheckPacing(BufferOptions* options) {
            to_string(options->max_insert) + " * " + NumberText(y) + " = " + NumberText(sum) +
            " exceeds 2 * tolerance = " + NumberText(2 * options->tolerance) +
            ": draws and inserts could wait for each other for ever";
-  if (options->pace_inserts && options->selector != SelectorKind::kUniform && options->min_size < options->max_draws_per_sample)
+  if (options->pace_inserts && IsDistinct(options->selector) && options->min_size < options->max_draws_per_sample)
     return "pacing: selector " + std::string(ToString(options->selector)) +
            " needs as many different items as a Sample draws, " + "so min_size = " + to_string(options->min_size) +
            " must be at least max_draws_per_sample = " + to_string(options->max_draws_per_sample) +
@@ -93,6 +96,10 @@ std::string NumberText(double value) {
 
 std::string_view ToString(RetentionKind kind) { return kRetentionNames[static_cast<size_t>(kind)]; }
 std::string_view ToString(SelectorKind kind) { return kSelectorNames[static_cast<size_t>(kind)]; }
+
+bool IsDistinct(SelectorKind kind) {
+  return kind == SelectorKind::kUniformDistinct || kind == SelectorKind::kLifo || kind == SelectorKind::kFifo;
+}
 
 std::optional<RetentionKind> ParseRetention(std::string_view text) {
   for (size_t i = 0; i < kRetentionNames.size(); ++i)
@@ -171,6 +178,15 @@ std::string CheckOptions(BufferOptions* options) {
            ": it must be in [0, 1)";
   if (options->correct_threshold && !std::isfinite(*options->correct_threshold))
     return "correct_threshold is " + NumberText(*options->correct_threshold) + ": it must be finite";
+  if (!(options->priority_exponent >= 0 && options->priority_exponent <= kMaxExponent))
+    return "priority_exponent is " + NumberText(options->priority_exponent) + ": it must be from 0 to " +
+           NumberText(kMaxExponent);
+  if (!(options->staleness_decay >= 0 && std::isfinite(options->staleness_decay)))
+    return "staleness_decay is " + NumberText(options->staleness_decay) + ": it must be finite and not negative";
+  if (options->selector == SelectorKind::kRecency && options->staleness_decay == 0)
+    return "staleness_decay is missing: selector recency draws in proportion to exp(-staleness / staleness_decay)";
+  if (options->max_staleness && *options->max_staleness < 0)
+    return "max_staleness is " + to_string(*options->max_staleness) + ": it must not be negative";
   if (options->min_size == 0) return "min_size is 0: it must be at least 1";
   if (options->min_size > options->fresh_capacity())
     return "min_size is " + to_string(options->min_size) + ": it must not exceed the " + to_string(options->fresh_capacity()) +

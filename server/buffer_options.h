@@ -11,11 +11,22 @@
 
 namespace replay::server {
 
-enum class RetentionKind : uint8_t { kFifo, kPositiveBias };
-enum class SelectorKind : uint8_t { kUniform, kUniformDistinct, kLifo, kFifo };  // same order as the protocol's
+enum class RetentionKind : uint8_t { kFifo, kPositiveBias, kBest };
+enum class SelectorKind : uint8_t {  // same order as the protocol's
+  kUniform,
+  kUniformDistinct,
+  kLifo,
+  kFifo,
+  kEpoch,
+  kUnusedFirst,
+  kPrioritized,
+  kRecency
+};
 
 std::string_view ToString(RetentionKind kind);  // "positive_bias"
 std::string_view ToString(SelectorKind kind);   // "uniform_distinct"
+// Whether a batch of this kind needs as many different items as it has slots.
+bool IsDistinct(SelectorKind kind);
 std::optional<RetentionKind> ParseRetention(std::string_view text);
 std::optional<SelectorKind> ParseSelector(std::string_view text);
 
@@ -34,9 +45,12 @@ struct BufferOptions {
   uint64_t capacity_items = 1'000'000;
   uint64_t capacity_bytes = 0;  // 0: chosen at creation from what is unassigned of the memory limit
   RetentionKind retention = RetentionKind::kFifo;
-  Decimal delta;  // positive_bias: share of the capacity for older correct items
+  Decimal delta;  // positive_bias, best: share of the capacity for older items that are correct, or of the highest reward
   SelectorKind selector = SelectorKind::kUniform;
-  uint32_t max_draws = 0;  // 0: unbounded
+  double priority_exponent = 1;          // prioritized: weight = priority^exponent …
+  double staleness_decay = 0;            // … · exp(-staleness / decay), in gradient steps; 0: not. Of recency too
+  std::optional<int64_t> max_staleness;  // What is staler is not drawn, and counted as withheld.
+  uint32_t max_draws = 0;                // 0: unbounded
   std::optional<double> correct_threshold;
 
   double replay_ratio = 0;        // 0: no pacing
@@ -51,7 +65,7 @@ struct BufferOptions {
   std::optional<uint64_t> seed;
 
   // N+ and N_fresh of server/retention.h.
-  uint64_t positive_capacity() const { return retention == RetentionKind::kPositiveBias ? delta.FloorOf(capacity_items) : 0; }
+  uint64_t positive_capacity() const { return retention == RetentionKind::kFifo ? 0 : delta.FloorOf(capacity_items); }
   uint64_t fresh_capacity() const { return capacity_items - positive_capacity(); }
 };
 

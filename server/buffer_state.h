@@ -1,7 +1,9 @@
 #pragma once
 // What a Buffer is made of; included by buffer.cc, buffer_sample.cc and buffer_stats.cc only.
 
+#include <compare>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,24 +24,37 @@ struct Buffer::State {
   // Decisions, changing nothing.
   std::string WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const;
   std::string WhySampleRefused(const SampleRequest& request) const;
-  WaitReason WhatSampleWaitsFor(const SampleRequest& request, uint64_t drawable) const;
+  WaitReason WhatSampleWaitsFor(const SampleRequest& request, const Drawable& drawable) const;
   // Items that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
-  uint64_t Available() const { return starving ? 0 : cohorts.drawable(); }
+  uint64_t Available() const { return starving ? 0 : selector->CountDrawable(cohorts, WindowOf({}), cohorts.drawable()); }
+  StepWindow WindowOf(const SampleRequest& request) const;
+  Drawable DrawableOf(const SampleRequest& request);
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
+  bool ranks() const { return options.retention == RetentionKind::kBest; }
+  struct Rank {
+    float reward;
+    uint64_t number;
+    uint32_t slot;
+    auto operator<=>(const Rank&) const = default;
+  };
+  static constexpr uint64_t kNodeBytes = 64;  // of a std::set of these
+  Rank RankOf(uint32_t slot) const { return {items[slot].reward, items[slot].number, slot}; }
+  uint32_t FirstPositiveToGo() const { return ranks() ? ranking.begin()->slot : items.oldest(); }
   // Draws whose cache misses overlap.
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
   void AddItem(const TrajectoryFacts& facts, Frame frame, bool counted);
   void RemoveItem(uint32_t slot, RemoveReason reason);
-  void Retain();  // Carries out Retention's steps.
+  void Retain();           // Carries out Retention's steps.
+  void ReviewPositives();  // by another retention
   void RemoveDrawnOut(const std::vector<uint32_t>& slots);
   void FillSelector();
   void DropOlderEpochsFromSelector();
   // Gives each distinct item of `picks` its place in the batch; the bytes of their frames.
   uint64_t PlaceFrames();
-  void RecordDraws(const SampleRequest& request, uint64_t drawable, SampleResult* result);
+  void RecordDraws(const SampleRequest& request, SampleResult* result);
   static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1);
 
   std::string name;
@@ -49,14 +64,15 @@ struct Buffer::State {
   Store store;  // by the places of `items`
   Cohorts cohorts;
   Retention retention;
+  std::set<Rank> ranking;  // with retention best: the positive items, worst first
   std::unique_ptr<Selector> selector;
   Pacing pacing;
   Receipts receipts;
   Random random;
-  bool starving = false;  // The last Sample waited for staleness.
+  bool starving = false;  // The last Sample waited for staleness or filter.
 
   // Of the batch at hand, kept for their memory.
-  std::vector<uint32_t> picks;        // [count] slots
+  Picks picks;                        // [count]
   std::vector<uint32_t> batch_slots;  // [distinct] slots, by frame index
 
   // Counters, as BufferStats shows them.

@@ -22,7 +22,8 @@ BufferStats Buffer::Stats() const {
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
-                      s.receipts.memory_bytes() + (s.picks.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+                      s.receipts.memory_bytes() + s.ranking.size() * State::kNodeBytes +
+                      (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   stats.tokens = s.tokens;
   stats.positive_items = s.items.positive();
   stats.stored = s.stored;
@@ -88,7 +89,7 @@ void Buffer::CheckInvariants() const {
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
     CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
-    CHECK(!item.positive || item.outcome() == Outcome::kCorrect) << "item " << item.number;
+    CHECK(!item.positive || item.outcome() == Outcome::kCorrect || s.ranks()) << "item " << item.number;
     CHECK(s.options.max_draws == 0 || item.draws < s.options.max_draws) << "item " << item.number << ", drawn " << item.draws;
     bytes += s.FrameOf(slot).size();
     tokens += item.token_count;

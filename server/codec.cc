@@ -12,8 +12,8 @@ namespace {
 // The enums of the server are those of the protocol by number.
 static_assert(static_cast<int>(ErrorCode::kInternal) == static_cast<int>(schema::ErrorCode::INTERNAL));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
-static_assert(static_cast<int>(RetentionKind::kPositiveBias) == static_cast<int>(schema::RetentionKind::POSITIVE_BIAS));
-static_assert(static_cast<int>(SelectorKind::kFifo) == static_cast<int>(schema::SelectorKind::FIFO));
+static_assert(static_cast<int>(RetentionKind::kBest) == static_cast<int>(schema::RetentionKind::BEST));
+static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schema::SelectorKind::RECENCY));
 static_assert(static_cast<int>(AcknowledgementLevel::kDisk) == static_cast<int>(schema::AcknowledgementLevel::DISK));
 static_assert(static_cast<int>(Verb::kPing) == static_cast<int>(schema::Request::PING));
 
@@ -41,14 +41,17 @@ BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   BufferOptions options;
   options.capacity_items = reader.getCapacityItems();
   options.capacity_bytes = reader.getCapacityBytes();
-  if (reader.getRetention() > schema::RetentionKind::POSITIVE_BIAS) Refuse("retention is not a known value");
-  if (reader.getSelector() > schema::SelectorKind::FIFO) Refuse("selector is not a known value");
+  if (reader.getRetention() > schema::RetentionKind::BEST) Refuse("retention is not a known value");
+  if (reader.getSelector() > schema::SelectorKind::RECENCY) Refuse("selector is not a known value");
   options.retention = static_cast<RetentionKind>(reader.getRetention());
   options.selector = static_cast<SelectorKind>(reader.getSelector());
   if (reader.hasDelta() && reader.getDelta().size() > 0) {
     const auto text = reader.getDelta();
     if (std::string error = ParseDecimal({text.begin(), text.size()}, &options.delta); !error.empty()) Refuse("delta " + error);
   }
+  options.priority_exponent = reader.getPriorityExponent();
+  options.staleness_decay = reader.getStalenessDecay();
+  if (reader.getHasMaxStaleness()) options.max_staleness = reader.getMaxStaleness();
   options.max_draws = reader.getMaxDraws();
   if (reader.getHasCorrectThreshold()) options.correct_threshold = reader.getCorrectThreshold();
   options.replay_ratio = reader.getReplayRatio();
@@ -124,6 +127,7 @@ void Decode(schema::Request::Reader reader, Request* request) {
       request->sample.count = sample.getCount();
       request->sample.step = sample.getHasStep() ? std::optional(sample.getStep()) : std::nullopt;
       request->sample.given_back = sample.getGivenBack();
+      request->sample.max_staleness = sample.getHasMaxStaleness() ? std::optional(sample.getMaxStaleness()) : std::nullopt;
       return;
     }
     case schema::Request::GET: {

@@ -40,15 +40,32 @@ uint32_t Cohorts::FindOrAddRun(const Key128& key) {
   return at;
 }
 
-void Cohorts::Place(Cohort* cohort) {
+bool Cohorts::Place(Cohort* cohort) {
   Run& run = runs_[cohort->run];
   cohort->step = versions_->StepOf(run.key, cohort->epoch, cohort->version);
   cohort->current = cohort->epoch >= run.epoch;
-  if (!run.published) run.step = std::max(run.step, cohort->step);
-  cohort->ahead = cohort->current && cohort->step > run.step;
+  const bool rises = !run.published && cohort->step > run.step;
+  if (rises) run.step = cohort->step;
+  const Steps steps{run.step, cohort->step};
+  cohort->withheld = cohort->current && (steps.created > steps.now || steps.staleness() > max_staleness_);
   newest_step_ = std::max(newest_step_, cohort->step);
+  oldest_step_ = std::min(oldest_step_, cohort->step);
   if (cohort->current) current_items_ += cohort->live;
-  if (cohort->ahead) ahead_items_ += cohort->live;
+  if (cohort->withheld) withheld_items_ += cohort->live;
+  return rises;
+}
+
+void Cohorts::PlaceAll() {
+  current_items_ = withheld_items_ = 0;
+  newest_step_ = INT64_MIN;
+  oldest_step_ = INT64_MAX;
+  for (Cohort& cohort : cohorts_)
+    if (cohort.live > 0) Place(&cohort);
+}
+
+void Cohorts::SetMaxStaleness(int64_t max_staleness) {
+  max_staleness_ = max_staleness;
+  PlaceAll();
 }
 
 uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
@@ -74,23 +91,27 @@ uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
       cohorts_[at].epoch = facts.epoch;
       cohorts_[at].version = facts.min_version;
       cohorts_[at].run = run;
-      Place(&cohorts_[at]);
+      const bool rises = Place(&cohorts_[at]);
       ++runs_[run].cohorts;
       cohort_index_.Insert(hash, at);
+      if (rises && max_staleness_ != INT64_MAX) {
+        PlaceAll();
+        Place(&cohorts_[at]);  // Still without an item, so PlaceAll passed it over.
+      }
     }
     last_cohort_ = at;
   }
   Cohort& cohort = cohorts_[at];
   ++cohort.live;
   if (cohort.current) ++current_items_;
-  if (cohort.ahead) ++ahead_items_;
+  if (cohort.withheld) ++withheld_items_;
   return at;
 }
 
 void Cohorts::Remove(uint32_t at) {
   Cohort& cohort = cohorts_[at];
   if (cohort.current) --current_items_;
-  if (cohort.ahead) --ahead_items_;
+  if (cohort.withheld) --withheld_items_;
   if (--cohort.live > 0) return;
   cohort_index_.Erase(Hash(cohort.run, cohort.epoch, cohort.version), at);
   free_cohorts_.push_back(at);
@@ -104,27 +125,28 @@ bool Cohorts::OnPublish(PolicyVersions::Snapshot versions) {
   versions_ = std::move(versions);
   for (Run& run : runs_)
     if (run.cohorts > 0) ReadRegistry(&run);
-  current_items_ = ahead_items_ = 0;
-  newest_step_ = INT64_MIN;
-  bool some_left_behind = false;
-  for (Cohort& cohort : cohorts_) {
-    if (cohort.live == 0) continue;
-    const bool was_current = cohort.current;
-    Place(&cohort);
-    some_left_behind |= was_current && !cohort.current;
-  }
-  return some_left_behind;
+  std::vector<bool> was_current;
+  for (const Cohort& cohort : cohorts_) was_current.push_back(cohort.current);
+  PlaceAll();
+  for (size_t at = 0; at < cohorts_.size(); ++at)
+    if (cohorts_[at].live > 0 && was_current[at] && !cohorts_[at].current) return true;
+  return false;
 }
 
-uint64_t Cohorts::CountDrawable(const std::optional<int64_t>& step) {
-  if (!step) return drawable();
-  if (*step >= newest_step_) return current_items_;
+uint64_t Cohorts::CountDrawable(const StepWindow& window) {
+  if (!window.step && window.max_staleness == max_staleness_) return drawable();
+  if (window.step && *window.step >= newest_step_ &&
+      (window.max_staleness == INT64_MAX || Steps{*window.step, oldest_step_}.staleness() <= window.max_staleness))
+    return current_items_;
   uint64_t count = 0;
   newest_step_ = INT64_MIN;
-  for (const Cohort& cohort : cohorts_) {
+  oldest_step_ = INT64_MAX;
+  for (size_t at = 0; at < cohorts_.size(); ++at) {
+    const Cohort& cohort = cohorts_[at];
     if (cohort.live == 0) continue;
     newest_step_ = std::max(newest_step_, cohort.step);
-    if (cohort.current && cohort.step <= *step) count += cohort.live;
+    oldest_step_ = std::min(oldest_step_, cohort.step);
+    if (MayDraw(static_cast<uint32_t>(at), window)) count += cohort.live;
   }
   return count;
 }
@@ -159,22 +181,24 @@ uint64_t Cohorts::memory_bytes() const {
 }
 
 void Cohorts::CheckInvariants(uint64_t live) const {
-  uint64_t items = 0, current = 0, ahead = 0, used = 0;
+  uint64_t items = 0, current = 0, withheld = 0, used = 0;
   for (const Cohort& cohort : cohorts_) {
     if (cohort.live == 0) continue;
     const Run& run = runs_[cohort.run];
     CHECK(run.cohorts > 0);
     CHECK(cohort.current == (cohort.epoch >= run.epoch)) << "epoch " << cohort.epoch << ", the run's is " << run.epoch;
-    CHECK(cohort.ahead == (cohort.current && cohort.step > run.step))
+    const Steps steps{run.step, cohort.step};
+    CHECK(cohort.withheld == (cohort.current && (steps.created > steps.now || steps.staleness() > max_staleness_)))
         << "step " << cohort.step << ", the run's is " << run.step;
     CHECK(cohort.step <= newest_step_) << cohort.step << " is above the bound " << newest_step_;
+    CHECK(cohort.step >= oldest_step_) << cohort.step << " is below the bound " << oldest_step_;
     items += cohort.live;
     current += cohort.current ? cohort.live : 0;
-    ahead += cohort.ahead ? cohort.live : 0;
+    withheld += cohort.withheld ? cohort.live : 0;
     ++used;
   }
   CHECK(items == live) << items << " items in cohorts, " << live << " live";
-  CHECK(current == current_items_ && ahead == ahead_items_) << current << " current and " << ahead << " ahead";
+  CHECK(current == current_items_ && withheld == withheld_items_) << current << " current and " << withheld << " withheld";
   CHECK(used == cohort_index_.size() && used + free_cohorts_.size() == cohorts_.size()) << used << " cohorts";
 }
 

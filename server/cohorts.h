@@ -5,14 +5,15 @@
 //   step      = the step given with Sample; absent, for each run: the newest step published in its current epoch, or, when
 //               nothing was published, the newest step seen among its items
 //   staleness = step - step of the cohort
-//   an item is drawable  <=>  its epoch is not older than its run's current one, and the step of its cohort <= step
+//   an item is drawable  <=>  its epoch is not older than its run's current one, and 0 <= staleness <= max_staleness
 //
 // An epoch newer than the published one is drawn like the current. What is not drawable stays in the buffer, is counted as
 // withheld, and leaves by retention.
 //
-// A run publishes often and an item is drawn far more often, so items are never walked here: Add, Remove, StepFor, MayDraw:
-// O(1). OnPublish: O(cohorts · log versions). CountDrawable: O(1), or O(cohorts) while the given step is older than some item.
-// About 70 bytes a cohort; there are as many as policy versions in the buffer. Belongs to its buffer's thread.
+// A run publishes often and an item is drawn far more often, so items are never walked here: Add, Remove, StepsOf, MayDraw:
+// O(1). OnPublish: O(cohorts · log versions). CountDrawable: O(1), or O(cohorts) while a given step is older than some item or
+// leaves some item too stale. About 70 bytes a cohort; there are as many as policy versions in the buffer. Belongs to its
+// buffer's thread.
 
 #include <cstdint>
 #include <optional>
@@ -24,9 +25,18 @@
 
 namespace replay::server {
 
+// The steps whose items a Sample may draw.
+struct StepWindow {
+  std::optional<int64_t> step = {};   // that of the Sample; absent: each run's
+  int64_t max_staleness = INT64_MAX;  // INT64_MAX: any
+};
+
 class Cohorts {
  public:
   explicit Cohorts(PolicyVersions::Snapshot versions) : versions_(std::move(versions)) {}
+
+  // Of drawable(). O(cohorts).
+  void SetMaxStaleness(int64_t max_staleness);
 
   // Counts one more live item; its cohort's index, good while any item of it lives.
   uint32_t Add(const TrajectoryFacts& facts);
@@ -35,13 +45,14 @@ class Cohorts {
   bool OnPublish(PolicyVersions::Snapshot versions);
 
   bool OfCurrentEpoch(uint32_t cohort) const { return cohorts_[cohort].current; }
-  bool MayDraw(uint32_t cohort, const std::optional<int64_t>& step) const {
+  bool MayDraw(uint32_t cohort, const StepWindow& window) const {
     const Cohort& entry = cohorts_[cohort];
-    return entry.current && entry.step <= (step ? *step : runs_[entry.run].step);
+    const Steps steps = StepsOf(cohort, window.step);
+    return entry.current && steps.created <= steps.now && steps.staleness() <= window.max_staleness;
   }
-  uint64_t CountDrawable(const std::optional<int64_t>& step);
-  // CountDrawable without a step, O(1).
-  uint64_t drawable() const { return current_items_ - ahead_items_; }
+  uint64_t CountDrawable(const StepWindow& window);
+  // CountDrawable without a step and with the staleness of SetMaxStaleness. O(1).
+  uint64_t drawable() const { return current_items_ - withheld_items_; }
   uint64_t of_current_epoch() const { return current_items_; }
 
   struct Steps {
@@ -76,9 +87,9 @@ class Cohorts {
     int64_t version = 0;
     int64_t step = 0;
     uint32_t run = 0;
-    uint32_t live = 0;    // 0: free
-    bool current = true;  // Not of an older epoch than its run's.
-    bool ahead = false;   // Newer than its run's step.
+    uint32_t live = 0;      // 0: free
+    bool current = true;    // Not of an older epoch than its run's.
+    bool withheld = false;  // Current, but newer than its run's step or too stale for it.
   };
   struct Run {
     Key128 key;
@@ -91,17 +102,22 @@ class Cohorts {
   static uint64_t Hash(uint32_t run, uint64_t epoch, int64_t version);
   uint32_t FindOrAddRun(const Key128& key);
   void ReadRegistry(Run* run) const;
-  void Place(Cohort* cohort);  // Sets step, current and ahead; counts the cohort's items.
+  // Sets step, current and withheld; counts the cohort's items. True if the run's step rose, by which others become staler.
+  bool Place(Cohort* cohort);
+  void PlaceAll();
 
   PolicyVersions::Snapshot versions_;
   std::vector<Cohort> cohorts_;
   std::vector<Run> runs_;
   std::vector<uint32_t> free_cohorts_, free_runs_;
   SlotIndex cohort_index_, run_index_;
-  uint32_t last_cohort_ = 0;         // Of the last Add: the next item is usually of the same.
-  uint64_t current_items_ = 0;       // Live items of current epochs.
-  uint64_t ahead_items_ = 0;         // Of these: in cohorts that are ahead.
-  int64_t newest_step_ = INT64_MIN;  // At least the step of each cohort; made exact by CountDrawable's walk.
+  uint32_t last_cohort_ = 0;     // Of the last Add: the next item is usually of the same.
+  uint64_t current_items_ = 0;   // Live items of current epochs.
+  uint64_t withheld_items_ = 0;  // Of these: in cohorts that are withheld.
+  int64_t max_staleness_ = INT64_MAX;
+  // At least and at most the step of each cohort; made exact by CountDrawable's walk.
+  int64_t newest_step_ = INT64_MIN;
+  int64_t oldest_step_ = INT64_MAX;
 };
 
 }  // namespace replay::server

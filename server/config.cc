@@ -7,6 +7,7 @@
 #include <set>
 
 #include "schema/limits.h"
+#include "schema/names.h"
 #include "schema/validate.h"
 #include "schema/wire.h"
 
@@ -25,12 +26,14 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   options.capacity_bytes = json.SizeBytes("capacity_bytes", 0);
   if (json.Has("retention")) {
     const auto retention = ParseRetention(json.Text("retention", ""));
-    if (!retention) json.Fail("retention", "must be \"fifo\" or \"positive_bias\"");
+    if (!retention) json.Fail("retention", "must be \"fifo\", \"positive_bias\" or \"best\"");
     options.retention = *retention;
   }
   if (json.Has("selector")) {
     const auto selector = ParseSelector(json.Text("selector", ""));
-    if (!selector) json.Fail("selector", "must be \"uniform\", \"uniform_distinct\", \"lifo\" or \"fifo\"");
+    std::string selectors;
+    for (const std::string_view each : kSelectorNames) selectors += (selectors.empty() ? "" : ", ") + std::string(each);
+    if (!selector) json.Fail("selector", "must be one of " + selectors);
     options.selector = *selector;
   }
   if (json.Has("delta")) {
@@ -39,6 +42,9 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   constexpr int64_t kMost32 = 0xffffffff;
   options.max_draws = static_cast<uint32_t>(json.Integer("max_draws", 0, 0, kMost32));
   if (json.Has("correct_threshold")) options.correct_threshold = json.Number("correct_threshold", 0, -1e30, 1e30);
+  options.priority_exponent = json.Number("priority_exponent", 1, 0, 10);
+  options.staleness_decay = json.Number("staleness_decay", 0, 0, 1e15);
+  if (json.Has("max_staleness")) options.max_staleness = json.Integer("max_staleness", 0, 0);
   options.replay_ratio = json.Number("replay_ratio", 0, 0, 1e6);
   options.tolerance = json.Number("tolerance", 0, 0, 1e15);
   options.min_size = static_cast<uint64_t>(json.Integer("min_size", 1, 1, int64_t{kMaxItemsPerBuffer}));

@@ -15,7 +15,8 @@
 //                    "max_draws_per_sample": 64, "max_insert": 8 } ]
 //   }
 //
-// The keys of a buffer are those of BufferOptions, and "policy", a preset of retention and selector that they override.
+// The keys of a buffer are those of BufferOptions (buffer_options.h says what each is), and "policy", a preset of retention and
+// selector that they override.
 
 #include <cstdint>
 #include <string>

@@ -62,6 +62,12 @@ class ItemTable {
   const Item& operator[](uint32_t slot) const { return items_[slot]; }
   void Prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
 
+  // For prioritized draws; 1 unless set.
+  float priority(uint32_t slot) const { return slot < with_priority_ ? priorities_[slot] : 1; }
+  void SetPriority(uint32_t slot, float priority) {
+    if (priority != 1 || slot < with_priority_) StorePriority(slot, priority);
+  }
+
   // The ends of the order and its boundary; kNoSlot when there is none.
   uint32_t oldest() const { return oldest_; }
   uint32_t newest() const { return newest_; }
@@ -80,7 +86,9 @@ class ItemTable {
   uint32_t FirstAfter(uint64_t number) const;
   void RememberPage(uint64_t last_number, uint32_t last_slot);
 
-  uint64_t memory_bytes() const { return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes(); }
+  uint64_t memory_bytes() const {
+    return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes() + priorities_.memory_bytes();
+  }
   // Dies with a message if order, boundary, index or free list contradict each other. O(slots).
   void CheckInvariants() const;
 
@@ -96,12 +104,16 @@ class ItemTable {
     Key128 group;
   };
 
+  void StorePriority(uint32_t slot, float priority);
+
   // Ids are hashes already, keyed by a secret of this process.
   static uint64_t HashOf(const Key128& id) { return id.low; }
 
   SegmentedArray<Item, 1024> items_;
   SegmentedArray<Identity, 1024> identities_;
+  SegmentedArray<float, 4096> priorities_;  // of the first with_priority_ slots; most buffers have none
   SlotIndex index_;
+  uint32_t with_priority_ = 0;
   uint32_t slot_count_ = 0;  // Slots handed out so far.
   uint32_t free_ = kNoSlot;
   uint32_t oldest_ = kNoSlot;

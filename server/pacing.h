@@ -30,6 +30,8 @@ class Pacing {
   // Keeps the balance as it stands, drawn into the new band; counts on from there with the new ratio.
   void Alter(const BufferOptions& options);
 
+  // Otherwise nobody ever waits here, whatever is available.
+  bool paces() const { return replay_ratio_ != 0; }
   bool InsertMustWait(uint64_t count, uint64_t available) const;
   // `given_back` counts as if it had been taken back already.
   bool DrawMustWait(uint64_t count, uint64_t given_back) const;

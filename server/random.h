@@ -30,6 +30,9 @@ class Random {
     return result;
   }
 
+  // Uniform over the multiples of 2^-53 in [0, 1).
+  double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
+
   // Uniform in [0, bound), exactly; bound > 0. Rejects with probability below bound / 2^32.
   uint32_t Below(uint32_t bound) {
     uint64_t product = (Next() >> 32) * bound;

@@ -48,6 +48,10 @@ void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   const std::string delta = from.delta.ToString();
   SetText(delta, [&](uint32_t size) { return to.initDelta(size); });
   to.setSelector(static_cast<schema::SelectorKind>(from.selector));
+  to.setPriorityExponent(from.priority_exponent);
+  to.setStalenessDecay(from.staleness_decay);
+  to.setHasMaxStaleness(from.max_staleness.has_value());
+  to.setMaxStaleness(from.max_staleness.value_or(0));
   to.setMaxDraws(from.max_draws);
   to.setHasCorrectThreshold(from.correct_threshold.has_value());
   to.setCorrectThreshold(from.correct_threshold.value_or(0));

@@ -5,16 +5,18 @@ namespace replay::server {
 Retention::Retention(const BufferOptions& options)
     : fresh_capacity_(options.fresh_capacity()),
       positive_capacity_(options.positive_capacity()),
+      any_outcome_(options.retention == RetentionKind::kBest),
       capacity_bytes_(options.capacity_bytes == 0 ? UINT64_MAX : options.capacity_bytes),
       correct_threshold_(options.correct_threshold) {}
 
 Retention::Step Retention::Next(const Contents& contents) const {
   if (contents.fresh < fresh_capacity_ && contents.positive > 0) return Step::kMakeFresh;
   if (contents.fresh > fresh_capacity_)
-    return contents.oldest_fresh_correct && positive_capacity_ > 0 ? Step::kMakePositive : Step::kEvictOldestFresh;
-  if (contents.positive > positive_capacity_) return Step::kEvictOldestPositive;
+    return (contents.oldest_fresh_correct || any_outcome_) && positive_capacity_ > 0 ? Step::kMakePositive
+                                                                                     : Step::kEvictOldestFresh;
+  if (contents.positive > positive_capacity_) return Step::kEvictPositive;
   if (contents.bytes > capacity_bytes_)
-    return contents.positive > 0 ? Step::kEvictOldestPositiveForBytes : Step::kEvictOldestFreshForBytes;
+    return contents.positive > 0 ? Step::kEvictPositiveForBytes : Step::kEvictOldestFreshForBytes;
   return Step::kDone;
 }
 
@@ -25,7 +27,7 @@ std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const 
   if (trajectories > fresh_capacity_)
     return to_string(trajectories) + " trajectories in one request, but the buffer keeps " + to_string(fresh_capacity_) +
            " fresh ones (capacity_items " + to_string(fresh_capacity_ + positive_capacity_) + ", " +
-           to_string(positive_capacity_) + " of them for older correct ones)";
+           to_string(positive_capacity_) + " of them for older ones that stay on)";
   return to_string(bytes) + " bytes in one request, but the buffer keeps " + to_string(capacity_bytes_) +
          " (capacity_bytes; each frame counts " + to_string(Frame::kOverheadBytes) + " bytes more than its size)";
 }

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "server/check.h"
+#include "server/pass_selectors.h"
+#include "server/weighted_selector.h"
 #include "storage/segmented_array.h"
 
 namespace replay::server {
@@ -28,7 +30,6 @@ class DenseSelector : public Selector {
     (*items_)[slot].position = kNoPosition;
   }
 
-  double Probability(uint64_t drawable_count) const override { return 1.0 / static_cast<double>(drawable_count); }
   uint64_t memory_bytes() const override { return slots_.memory_bytes(); }
 
   void CheckInvariants(const Cohorts& cohorts) const override {
@@ -41,6 +42,12 @@ class DenseSelector : public Selector {
   }
 
  protected:
+  static std::vector<uint32_t>* Begin(uint32_t count, const Drawable& drawable, Picks* picks) {
+    picks->probabilities.clear();
+    picks->probability = 1.0 / static_cast<double>(drawable.count);
+    picks->slots.resize(count);
+    return &picks->slots;
+  }
   void Swap(uint32_t a, uint32_t b) {
     std::swap(slots_[a], slots_[b]);
     (*items_)[slots_[a]].position = a;
@@ -57,8 +64,8 @@ class Uniform final : public DenseSelector {
   using DenseSelector::DenseSelector;
   bool distinct() const override { return false; }
 
-  void Draw(uint32_t count, const Drawable& drawable, Random* random, std::vector<uint32_t>* slots) override {
-    slots->resize(count);
+  void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override {
+    std::vector<uint32_t>* const slots = Begin(count, drawable, picks);
     if (drawable.count == size_) {
       // Positions first, so that the cache misses of the array overlap.
       for (uint32_t& pick : *slots) {
@@ -86,8 +93,8 @@ class UniformDistinct final : public DenseSelector {
   using DenseSelector::DenseSelector;
   bool distinct() const override { return true; }
 
-  void Draw(uint32_t count, const Drawable& drawable, Random* random, std::vector<uint32_t>* slots) override {
-    slots->resize(count);
+  void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override {
+    std::vector<uint32_t>* const slots = Begin(count, drawable, picks);
     if (drawable.count == size_) {
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t pick = i + random->Below(size_ - i);
@@ -125,11 +132,13 @@ class Ordered final : public Selector {
   void OnInsert(uint32_t) override {}
   void OnRemove(uint32_t) override {}
   bool distinct() const override { return true; }
-  double Probability(uint64_t) const override { return 1; }
   uint64_t memory_bytes() const override { return 0; }
   void CheckInvariants(const Cohorts&) const override {}
 
-  void Draw(uint32_t count, const Drawable& drawable, Random*, std::vector<uint32_t>* slots) override {
+  void Draw(uint32_t count, const Drawable& drawable, Random*, Picks* picks) override {
+    picks->probabilities.clear();
+    picks->probability = 1;
+    std::vector<uint32_t>* const slots = &picks->slots;
     slots->clear();
     for (uint32_t slot = newest_first_ ? items_->newest() : items_->oldest(); slots->size() < count;) {
       const Item& item = (*items_)[slot];
@@ -145,8 +154,12 @@ class Ordered final : public Selector {
 
 }  // namespace
 
-std::unique_ptr<Selector> MakeSelector(SelectorKind kind, ItemTable* items) {
-  switch (kind) {
+void Selector::OnPriority(uint32_t) {}
+uint64_t Selector::CountDrawable(const Cohorts&, const StepWindow&, uint64_t in_window) const { return in_window; }
+void Selector::Commit(const Picks&) {}
+
+std::unique_ptr<Selector> MakeSelector(const BufferOptions& options, ItemTable* items) {
+  switch (options.selector) {
     case SelectorKind::kUniform:
       return std::make_unique<Uniform>(items);
     case SelectorKind::kUniformDistinct:
@@ -155,8 +168,16 @@ std::unique_ptr<Selector> MakeSelector(SelectorKind kind, ItemTable* items) {
       return std::make_unique<Ordered>(items, true);
     case SelectorKind::kFifo:
       return std::make_unique<Ordered>(items, false);
+    case SelectorKind::kEpoch:
+      return std::make_unique<Epoch>(items);
+    case SelectorKind::kUnusedFirst:
+      return std::make_unique<UnusedFirst>(items);
+    case SelectorKind::kPrioritized:
+      return std::make_unique<Weighted>(items, options.priority_exponent, options.staleness_decay);
+    case SelectorKind::kRecency:
+      return std::make_unique<Weighted>(items, 0, options.staleness_decay);
   }
-  CHECK(false) << "selector " << static_cast<int>(kind);
+  CHECK(false) << "selector " << static_cast<int>(options.selector);
   std::abort();
 }
 

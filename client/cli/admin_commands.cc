@@ -156,8 +156,7 @@ int RunBufferList(const Context& context) {
   for (const BufferStats& b : stats->buffers) {
     const BufferOptions& o = b.options;
     if (context.json) PrintJson({{"name", b.name}, {"items", b.items}, {"bytes", b.bytes}, {"options", JsonOf(o)}});
-    const std::string retention =
-        o.retention.value_or("") + (o.retention == "positive_bias" ? "(" + o.delta.value_or("") + ")" : "");
+    const std::string retention = o.retention.value_or("") + (o.retention != "fifo" ? "(" + o.delta.value_or("") + ")" : "");
     table.Add({Printable(b.name), Count(b.items), Count(o.capacity_items.value_or(0)), Bytes(b.bytes),
                Bytes(o.capacity_bytes.value_or(0)), Printable(retention), Printable(o.selector.value_or("")),
                o.replay_ratio.value_or(0) > 0 ? Format("%g", *o.replay_ratio) : "-"});

@@ -28,7 +28,8 @@ constexpr const char* kFormatHelp = R"(Format: JSON Lines, one trajectory a line
                                                              assistant tool
    "reward":1.0, "named_rewards":{"format":0.5}, "correct":"yes", "advantage":null, "status":"completed",
    "tags":{"level":3,"topic":"algebra"}, "run_id":"", "epoch":0, "rollout_id":"", "part_index":0, "part_count":0,
-   "source":"gsm8k", "dataset_index":17, "temperature":1.0, "created_at_unix_ns":0, "opaque_base64":""}
+   "source":"gsm8k", "dataset_index":17, "temperature":1.0, "created_at_unix_ns":0, "opaque_base64":"",
+   "priority":1.0}                                           at first, for selector prioritized: 0 (never drawn) to 1e9
   correct: "yes" | "no" | "unknown", or true | false | null. advantage: null, a number, or a list [L].
   status: completed truncated_length truncated_turns aborted failed_parse failed_timeout failed_environment.
   Floats have as many digits as give the same 32-bit float back; "Infinity", "-Infinity", and the bits of an unusual
@@ -280,6 +281,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
       ->type_name("N")
       ->capture_default_str();
   sample->add_option("--step", given->sample.step, "Gradient step that will use them (default: the newest published)");
+  sample->add_option("--max-staleness", given->sample.max_staleness, "Draw nothing staler than this, in gradient steps");
   sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
 
   CLI::App* get =

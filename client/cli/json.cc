@@ -273,6 +273,8 @@ void ReadField(const std::string& key, const Value& value, Trajectory* trajector
     t.dataset_index = ReadInteger<int64_t>(key, value);
   } else if (key == "temperature") {
     t.temperature = ReadFloat(key, value);
+  } else if (key == "priority") {
+    t.priority = ReadFloat(key, value);
   } else if (key == "created_at_unix_ns") {
     t.created_at_unix_ns = ReadInteger<int64_t>(key, value);
   } else if (key == "tags") {
@@ -369,6 +371,8 @@ void AppendJson(const Trajectory& t, std::string* line) {
   integer(",\"dataset_index\":", t.dataset_index);
   line->append(",\"temperature\":");
   AppendFloat(t.temperature, false, line);
+  line->append(",\"priority\":");
+  AppendFloat(t.priority, false, line);
   integer(",\"created_at_unix_ns\":", t.created_at_unix_ns);
   line->append(",\"tags\":");
   AppendNamed(

@@ -13,6 +13,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/format.h"
+#include "schema/names.h"
 #include "schema/wire.h"
 
 namespace replay::cli {
@@ -175,10 +176,17 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
       ->group(group);
   add("--policy", &o->policy, "NAME", "Preset of retention and selector: uniform | positive_bias")
       ->check(one_of({"uniform", "positive_bias"}));
-  add("--retention", &o->retention, "NAME", "Who stays: fifo | positive_bias")->check(one_of({"fifo", "positive_bias"}));
-  add("--delta", &o->delta, "DECIMAL", "positive_bias: share of the capacity kept for older correct items, in [0,1)");
-  add("--selector", &o->selector, "NAME", "Who is drawn: uniform | uniform_distinct | lifo | fifo")
-      ->check(one_of({"uniform", "uniform_distinct", "lifo", "fifo"}));
+  add("--retention", &o->retention, "NAME", "Who stays: fifo | positive_bias | best")
+      ->check(one_of({kRetentionNames.begin(), kRetentionNames.end()}));
+  add("--delta", &o->delta, "DECIMAL",
+      "Share of the capacity kept for older items, in [0,1): positive_bias for correct ones, best for the highest rewards");
+  std::string selectors;
+  for (const std::string_view name : kSelectorNames) selectors += (selectors.empty() ? "" : " | ") + std::string(name);
+  add("--selector", &o->selector, "NAME", ("Who is drawn: " + selectors).c_str())
+      ->check(one_of({kSelectorNames.begin(), kSelectorNames.end()}));
+  add("--priority-exponent", &o->priority_exponent, "X", "prioritized: a draw's weight is priority^X (default 1)");
+  add("--staleness-decay", &o->staleness_decay, "STEPS", "prioritized, recency: times exp(-staleness / STEPS); 0: not");
+  add("--max-staleness", &o->max_staleness, "STEPS", "Items staler than this are not drawn; -1: any are");
   add("--max-draws", &o->max_draws, "N", "Remove an item once drawn this often; 0: never");
   add("--correct-threshold", &o->correct_threshold, "REWARD",
       "A reward from here on is correct where the producer did not say");

@@ -99,6 +99,9 @@ inline Json JsonOf(const BufferOptions& o) {
   put("retention", o.retention);
   put("delta", o.delta);
   put("selector", o.selector);
+  put("priority_exponent", o.priority_exponent);
+  put("staleness_decay", o.staleness_decay);
+  put("max_staleness", o.max_staleness);
   put("max_draws", o.max_draws);
   put("correct_threshold", o.correct_threshold);
   put("replay_ratio", o.replay_ratio);
@@ -180,7 +183,9 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
   const auto line = [&text](const char* name, const std::string& value) { text += Format("  %-15s ", name) + value + "\n"; };
 
   line("items", Count(s.items) + " of " + Count(s.options.capacity_items.value_or(0)) +
-                    (s.options.retention == "positive_bias" ? ", " + Count(s.positive_items) + " kept as correct" : ""));
+                    (s.options.retention == "positive_bias" ? ", " + Count(s.positive_items) + " kept as correct"
+                     : s.options.retention == "best"        ? ", " + Count(s.positive_items) + " kept as the best"
+                                                            : ""));
   line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes));
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +
                        (s.rejected ? ", " + Count(s.rejected) + " rejected" : "") +

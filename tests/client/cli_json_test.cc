@@ -144,7 +144,7 @@ TEST(CliJson, WritesOneLineWithEveryKey) {
             R"("part_index":0,"part_count":0,"token_ids":[1,2,3],"prompt_length":0,"segments":[[1,3,"assistant",true]],)"
             R"("loss_mask":[0,1,1],"behaviour_logprobs":[null,-0.1,-2.0],"version_segments":[[1,3,12]],"reward":0.0,)"
             R"("named_rewards":{},"correct":"unknown","advantage":0.5,"status":"completed","source":"","dataset_index":-1,)"
-            R"("temperature":1.0,"created_at_unix_ns":0,"tags":{},"opaque_base64":""})",
+            R"("temperature":1.0,"priority":1.0,"created_at_unix_ns":0,"tags":{},"opaque_base64":""})",
             Line(t));
 }
 

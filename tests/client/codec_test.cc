@@ -66,9 +66,10 @@ TEST(EncodeCreateBuffer, ExplainsUnknownNames) {
   EXPECT_EQ(EncodeCreateBuffer({}, "b", {.policy = "positiv"}).error().ToString(),
             "invalid_argument: policy is \"positiv\": it must be one of uniform, positive_bias");
   EXPECT_EQ(EncodeCreateBuffer({}, "b", {.retention = "lru"}).error().ToString(),
-            "invalid_argument: retention is \"lru\": it must be one of fifo, positive_bias");
+            "invalid_argument: retention is \"lru\": it must be one of fifo, positive_bias, best");
   EXPECT_EQ(EncodeAlterBuffer({}, "b", {.selector = "random"}).error().ToString(),
-            "invalid_argument: selector is \"random\": it must be one of uniform, uniform_distinct, lifo, fifo");
+            "invalid_argument: selector is \"random\": it must be one of uniform, uniform_distinct, lifo, fifo, "
+            "epoch, unused_first, prioritized, recency");
 }
 
 std::string Fields(const BufferOptions& options) {

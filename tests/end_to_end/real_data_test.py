@@ -38,6 +38,7 @@ DEFAULTS = {
     "source": "",
     "dataset_index": -1,
     "temperature": 1.0,
+    "priority": 1.0,
     "tags": {},
     "opaque_base64": "",
 }

@@ -1,6 +1,7 @@
 """replayctl against the real daemon: what each command prints, its exit status, and that nothing is lost on the way."""
 
 import json
+import math
 import os
 import pathlib
 import pty
@@ -175,7 +176,8 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
     described = daemon.json("buffer", "describe", "life")["options"]
     assert described == {
         "capacity_items": 100, "capacity_bytes": 65536, "retention": "positive_bias", "delta": "0.29", "selector": "uniform",
-        "max_draws": 9, "correct_threshold": 0.5, "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
+        "priority_exponent": 1.0, "staleness_decay": 0.0, "max_staleness": None, "max_draws": 9, "correct_threshold": 0.5,
+        "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
         "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11,
     }  # fmt: skip
     assert daemon.json("buffer", "alter", "life", "--replay-ratio", "4", "--pace-inserts") == {"altered": "life"}
@@ -329,6 +331,36 @@ def test_sample_tells_of_each_slot(daemon, buffer):
     assert text[0].split()[:3] == ["SLOT", "ITEM", "TRAJECTORY"] and len(text) == 8 and text[-1] == "for step 9"
 
 
+@pytest.mark.parametrize("selector", ["epoch", "unused_first", "prioritized", "recency"])
+def test_what_was_drawn_how_stale_and_how_important_items_are_decides_who_is_drawn(daemon, selector):
+    """Five items of versions 0 … 4 and priorities 0 … 4, of which the selector makes what it says."""
+    daemon.ctl("buffer", "create", selector, "--capacity-items", 10, "--selector", selector, "--staleness-decay", 2, "--seed", 1)
+    lines = [line(f"t{i}", priority=i, version_segments=[[1, 3, i]]) for i in range(5)]
+    daemon.ctl("import", selector, input="".join(lines))
+    count = 5 if selector in ("epoch", "unused_first") else 200
+    draws = daemon.json_lines("sample", selector, "-n", count, "--step", 4)
+    weight = {"prioritized": lambda i: i * math.exp((i - 4) / 2), "recency": lambda i: math.exp((i - 4) / 2)}.get(selector, lambda _: 1)
+    total = sum(weight(i) for i in range(5))
+    for draw in draws:
+        number = int(draw["trajectory"]["trajectory_id"][1:])
+        assert draw["probability"] == pytest.approx(weight(number) / total)
+        assert draw["trajectory"]["priority"] == number
+    names = {draw["trajectory"]["trajectory_id"] for draw in draws}
+    assert names == {f"t{i}" for i in range(1 if selector == "prioritized" else 0, 5)}
+    few = daemon.json_lines("sample", selector, "-n", 50, "--step", 4, "--max-staleness", 1)
+    assert {draw["staleness"] for draw in few} == {0, 1}
+    daemon.ctl("buffer", "drop", selector, "--yes")
+
+
+def test_the_best_stay_beside_the_freshest(daemon):
+    daemon.ctl("buffer", "create", "best", "--capacity-items", 6, "--retention", "best", "--delta", "0.5")
+    for i, reward in enumerate([5, 1, 4, 2, 3, 9, 0, 0, 0]):
+        daemon.ctl("import", "best", input=line(f"t{i}", reward=reward))
+    kept = [json.loads(each)["trajectory_id"] for each in daemon.ctl("export", "best").stdout.splitlines()]
+    assert kept == ["t0", "t2", "t5", "t6", "t7", "t8"]
+    daemon.ctl("buffer", "drop", "best", "--yes")
+
+
 def test_a_sample_that_cannot_be_met_says_why(daemon, buffer):
     done = daemon.ctl("sample", buffer, "--timeout", 0, "--json", check=False)
     assert (done.returncode, done.stdout, error_of(done)["code"]) == (FAILED, "", "timed_out")
@@ -356,7 +388,8 @@ def test_an_export_keeps_every_field_to_the_bit(daemon, buffer):
         "token_ids": [0, 2147483647, 5], "prompt_length": 1, "segments": [[0, 1, "system", False], [1, 3, "tool", True]],
         "loss_mask": [0, 1, 1], "behaviour_logprobs": [None, -1e-45, "0xffc00001"], "version_segments": [[1, 3, -9223372036854775808]],
         "reward": -0.0, "named_rewards": {"b": 0.1, "a": 3.4028235e38}, "correct": "no", "advantage": ["-Infinity", 0.1, "Infinity"],
-        "status": "failed_environment", "source": "s", "dataset_index": -7, "temperature": 0.7, "created_at_unix_ns": 1234567890123456789,
+        "status": "failed_environment", "source": "s", "dataset_index": -7, "temperature": 0.7, "priority": 2.5,
+        "created_at_unix_ns": 1234567890123456789,
         "tags": {"z": 1, "y": 1.0, "x": "1", "w": True, "v": {"real_bits": "0x7ff0000000000000"}}, "opaque_base64": "AP8Q",
     }  # fmt: skip
     daemon.ctl("import", buffer, input=json.dumps(strange) + "\n")

@@ -72,6 +72,26 @@ TEST(ValidateTrajectory, ReadsTheFactsOfAValidOne) {
   EXPECT_EQ(Outcome::kCorrect, facts.correct);
 }
 
+// Priority stands behind what the first writers knew of: their shorter trajectories have the default.
+TEST(ValidateTrajectory, ReadsThePriorityAlsoWhereTheWriterKnewNone) {
+  TrajectoryOptions options;
+  options.edit = [](Trajectory t) { t.setPriority(2.5f); };
+  const Frame frame = MakeTrajectory(options);
+  Frame older = Frame::CopyOf(frame.bytes());
+  // The root begins a word later, and its data section lacks the last of its words.
+  auto* words = reinterpret_cast<uint64_t*>(older.mutable_data() + kFrameTableBytes);
+  for (int word = 9; word > 1; --word) words[word] = words[word - 1];
+  words[0] = (words[0] & ~(0xffffull << 32) & ~0xfffffffcull) | (8ull << 32) | (1ull << 2);  // 8 data words, offset 1
+  SealFrame({older.mutable_data(), older.size()});
+  for (const bool only_generated_code : {false, true}) {
+    TrajectoryFacts facts;
+    ASSERT_EQ("", ValidateTrajectory(frame.bytes(), {.only_generated_code = only_generated_code}, &facts));
+    EXPECT_EQ(2.5f, facts.priority);
+    ASSERT_EQ("", ValidateTrajectory(older.bytes(), {.only_generated_code = only_generated_code}, &facts));
+    EXPECT_EQ(1, facts.priority);
+  }
+}
+
 TEST(ValidateTrajectory, OneTokenAndNothingElseIsEnough) {
   TrajectoryFacts facts;
   const Frame frame = MakeTrajectory({.id = "x", .length = 1});
@@ -153,6 +173,10 @@ TEST(ValidateTrajectory, Values) {
             After([](Trajectory t) { t.setTemperature(-0.5f); }));
   EXPECT_EQ("temperature is inf: it must be finite and not negative", After([](Trajectory t) { t.setTemperature(INFINITY); }));
   EXPECT_EQ("temperature is nan: it must be finite and not negative", After([&](Trajectory t) { t.setTemperature(nan); }));
+  for (const float priority : {-1e-9f, 2e9f, INFINITY, nan}) {
+    EXPECT_EQ("priority is " + std::to_string(priority) + ": it must be from 0 to 1e9",
+              After([&](Trajectory t) { t.setPriority(priority); }));
+  }
   EXPECT_EQ("prompt_length is 17: it must not exceed the 16 tokens", After([](Trajectory t) { t.setPromptLength(17); }));
   EXPECT_EQ("part_index is 3: it must be below part_count, 3",
             After([](Trajectory t) { t.setPartIndex(3), t.setPartCount(3); }));

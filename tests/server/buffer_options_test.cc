@@ -137,7 +137,10 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   source.max_insert = 12;
   source.pace_draws = source.pace_inserts = false;
   source.seed = 13;
-  EXPECT_EQ(15u, OptionNames().size());
+  source.priority_exponent = 2;
+  source.staleness_decay = 3;
+  source.max_staleness = 14;
+  EXPECT_EQ(18u, OptionNames().size());
   BufferOptions target;
   for (const std::string_view name : OptionNames()) EXPECT_TRUE(CopyOption(name, source, &target)) << name;
   EXPECT_EQ(7u, target.capacity_items);
@@ -145,6 +148,9 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   EXPECT_EQ(RetentionKind::kPositiveBias, target.retention);
   EXPECT_EQ("0.1", target.delta.ToString());
   EXPECT_EQ(SelectorKind::kLifo, target.selector);
+  EXPECT_EQ(2, target.priority_exponent);
+  EXPECT_EQ(3, target.staleness_decay);
+  EXPECT_EQ(14, target.max_staleness);
   EXPECT_EQ(9u, target.max_draws);
   EXPECT_EQ(0.5, target.correct_threshold);
   EXPECT_EQ(1.5, target.replay_ratio);

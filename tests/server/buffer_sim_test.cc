@@ -1,21 +1,28 @@
 // Random operations on a Buffer against a plain model that does everything by looking at everything.
 //
 //   REPLAY_SEED              chooses other operations (printed on failure)
-//   REPLAY_SIM_OPERATIONS    how many in all, 200,000 if not given
+//   REPLAY_SIM_OPERATIONS    how many in all, 1,000,000 if not given
+//
+// Every operation is made from (seed, life, its number) alone, so that any subset of a life can be run again: a failing life is
+// shrunk to a few operations, which are printed. At the end stands what was covered.
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "schema/names.h"
 #include "server/buffer.h"
 #include "tests/support/fake_trajectory.h"
+#include "tests/support/sanitized.h"
 
 namespace replay::server {
 namespace {
@@ -60,6 +67,7 @@ struct ModelItem {
   bool counted = false;
   uint32_t draws = 0;
   int64_t last_use = 0;
+  bool seen = false;  // in this pass of selector epoch
 };
 
 struct Model {
@@ -84,14 +92,29 @@ struct Model {
     const auto at = versions.runs.find(item.said.run);
     return at == versions.runs.end() ? newest_seen.at(item.said.run) : at->second.back().step;
   }
-  bool MayDraw(const ModelItem& item, std::optional<int64_t> step) const {
-    return !OldEpoch(item) && StepOf(item) <= Now(item, step);
+  double Staleness(const ModelItem& item, const SampleRequest& request) const {
+    return static_cast<double>(Now(item, request.step) - StepOf(item));
   }
-  uint64_t Drawable(std::optional<int64_t> step) const {
+  bool InWindow(const ModelItem& item, const SampleRequest& request) const {
+    const int64_t staleness = Now(item, request.step) - StepOf(item);
+    return !OldEpoch(item) && staleness >= 0 && staleness <= options.max_staleness.value_or(INT64_MAX) &&
+           staleness <= request.max_staleness.value_or(INT64_MAX);
+  }
+  // Not normalised.
+  double Weight(const ModelItem& item, const SampleRequest& request) const {
+    if (options.selector != SelectorKind::kPrioritized && options.selector != SelectorKind::kRecency) return 1;
+    const double exponent = options.selector == SelectorKind::kRecency ? 0 : options.priority_exponent;
+    const double decay = options.staleness_decay > 0 ? std::exp(-Staleness(item, request) / options.staleness_decay) : 1;
+    return std::pow(item.said.priority, exponent) * decay;
+  }
+  bool MayDraw(const ModelItem& item, const SampleRequest& request) const {
+    return InWindow(item, request) && Weight(item, request) > 0;
+  }
+  uint64_t Count(bool (Model::*holds)(const ModelItem&, const SampleRequest&) const, const SampleRequest& request) const {
     return static_cast<uint64_t>(
-        std::count_if(items.begin(), items.end(), [&](const auto& item) { return MayDraw(item, step); }));
+        std::count_if(items.begin(), items.end(), [&](const auto& item) { return (this->*holds)(item, request); }));
   }
-  uint64_t Available() const { return starving ? 0 : Drawable({}); }
+  uint64_t Available() const { return starving ? 0 : Count(&Model::MayDraw, {}); }
 
   // --- Pacing ---
   double balance() const { return options.replay_ratio == 0 ? 0 : carried + inserted * options.replay_ratio - drawn_paced; }
@@ -103,18 +126,27 @@ struct Model {
   }
   size_t fresh() const { return std::min<size_t>(items.size(), options.fresh_capacity()); }
   void Retain() {
-    size_t positive = 0;
-    for (size_t older = items.size() - fresh(); older-- > 0;) {
-      if (items[older].outcome == Outcome::kCorrect && positive < options.positive_capacity())
-        ++positive;
-      else
-        Remove(older, RemoveReason::kCapacity);
+    // The numbers of those that stay on.
+    std::vector<std::pair<float, uint64_t>> older;
+    for (size_t at = 0; at < items.size() - fresh(); ++at) {
+      if (options.retention == RetentionKind::kBest)
+        older.emplace_back(items[at].said.reward, items[at].number);
+      else if (items[at].outcome == Outcome::kCorrect)
+        older.emplace_back(0, items[at].number);
     }
+    std::sort(older.begin(), older.end(), std::greater<>());
+    older.resize(std::min<size_t>(older.size(), options.positive_capacity()));
+    for (size_t at = items.size() - fresh(); at-- > 0;)
+      if (std::none_of(older.begin(), older.end(), [&](const auto& one) { return one.second == items[at].number; }))
+        Remove(at, RemoveReason::kCapacity);
     for (;;) {
       uint64_t bytes = 0;
       for (const ModelItem& item : items) bytes += item.said.bytes + Frame::kOverheadBytes;
       if (options.capacity_bytes == 0 || bytes <= options.capacity_bytes) break;
-      Remove(0, RemoveReason::kBytes);
+      size_t first = 0;
+      for (size_t at = 1; options.retention == RetentionKind::kBest && at < items.size() - fresh(); ++at)
+        if (items[at].said.reward < items[first].said.reward) first = at;
+      Remove(first, RemoveReason::kBytes);
     }
     std::set<std::string> runs;
     for (const ModelItem& item : items) runs.insert(item.said.run);
@@ -188,45 +220,88 @@ struct Model {
   }
 
   std::string WhySampleDoesNotDraw(const SampleRequest& request) {
-    const bool distinct = options.selector != SelectorKind::kUniform;
+    const bool distinct = options.selector == SelectorKind::kUniformDistinct || options.selector == SelectorKind::kLifo ||
+                          options.selector == SelectorKind::kFifo;
     if (request.count == 0 || (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample) ||
         (distinct && request.count > options.capacity_items))
       return "invalid_argument";
-    const uint64_t drawable = Drawable(request.step);
     if (items.size() < options.min_size) return "waits min_size";
     const double given_back = static_cast<double>(std::min<uint64_t>(request.given_back, outstanding));
     if (options.replay_ratio > 0 && options.pace_draws && balance() + given_back - request.count < -options.tolerance)
       return "waits pacing";
     if (distinct && items.size() < request.count) return "waits min_size";
-    if (drawable < options.min_size || (distinct && drawable < request.count)) {
+    const uint64_t needed = std::max<uint64_t>(options.min_size, distinct ? request.count : 1);
+    const uint64_t in_window = Count(&Model::InWindow, request);
+    if (in_window < needed || Count(&Model::MayDraw, request) < needed) {
       starving = true;
-      return "waits staleness";
+      return in_window < needed ? "waits staleness" : "waits filter";
     }
     return "done";
   }
 
+  // What the selectors that look back draw from without replacement until it is exhausted.
+  struct Stage {
+    uint64_t size = 0, left = 0;
+    uint32_t draws = 0;  // unused_first: of all in it
+  };
+  Stage NextStage(const SampleRequest& request) {
+    Stage stage;
+    if (options.selector == SelectorKind::kEpoch) {
+      const auto unseen = [&] {
+        return std::count_if(items.begin(), items.end(), [&](const auto& it) { return MayDraw(it, request) && !it.seen; });
+      };
+      if (unseen() == 0)
+        for (ModelItem& item : items) item.seen = false;
+      stage.size = static_cast<uint64_t>(unseen());
+    } else {
+      stage.draws = UINT32_MAX;
+      for (const ModelItem& item : items)
+        if (MayDraw(item, request)) stage.draws = std::min(stage.draws, item.draws);
+      for (const ModelItem& item : items) stage.size += MayDraw(item, request) && item.draws == stage.draws;
+    }
+    stage.left = stage.size;
+    return stage;
+  }
+
   // Checks a batch that was drawn, and draws the same items here.
   void Replay(const SampleRequest& request, const SampleResult& result) {
-    const uint64_t drawable = Drawable(request.step);
+    const uint64_t drawable = Count(&Model::MayDraw, request);
     ASSERT_EQ(request.count, result.draws.size());
     ASSERT_EQ(items.size() - drawable, result.withheld);
     std::vector<uint64_t> order;  // what lifo and fifo must draw
     for (const ModelItem& item : items)
-      if (MayDraw(item, request.step)) order.push_back(item.number);
+      if (MayDraw(item, request)) order.push_back(item.number);
     if (options.selector == SelectorKind::kLifo) std::reverse(order.begin(), order.end());
     const bool ordered = options.selector == SelectorKind::kLifo || options.selector == SelectorKind::kFifo;
+    double weights = 0;
+    for (const ModelItem& item : items)
+      if (MayDraw(item, request)) weights += Weight(item, request);
+    Stage stage;
     std::vector<uint64_t> frames;  // numbers by frame index
     for (size_t i = 0; i < result.draws.size(); ++i) {
       const DrawnItem& draw = result.draws[i];
       const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == draw.item; });
       ASSERT_NE(items.end(), at) << "item " << draw.item << " is not live";
-      ASSERT_TRUE(MayDraw(*at, request.step)) << "item " << draw.item;
-      ASSERT_EQ(ordered ? 1.0 : 1.0 / static_cast<double>(drawable), draw.probability);
+      ASSERT_TRUE(MayDraw(*at, request)) << "item " << draw.item;
       if (ordered) {
         ASSERT_EQ(order[i], draw.item);
+        ASSERT_EQ(1.0, draw.probability);
+      } else if (options.selector == SelectorKind::kEpoch || options.selector == SelectorKind::kUnusedFirst) {
+        if (stage.left == 0) stage = NextStage(request);
+        ASSERT_EQ(1.0 / static_cast<double>(stage.size), draw.probability);
+        if (options.selector == SelectorKind::kEpoch) {
+          ASSERT_FALSE(at->seen) << "item " << draw.item << " twice in a pass";
+          at->seen = true;
+        } else {
+          ASSERT_EQ(stage.draws, at->draws) << "item " << draw.item << " was drawn more often than others";
+        }
+        --stage.left;
+      } else {
+        const double expected = Weight(*at, request) / weights;
+        ASSERT_NEAR(expected, draw.probability, 1e-12 * expected) << "item " << draw.item;
       }
       const auto frame = std::find(frames.begin(), frames.end(), draw.item);
-      if (options.selector != SelectorKind::kUniform) {
+      if (ordered || options.selector == SelectorKind::kUniformDistinct) {
         ASSERT_EQ(frames.end(), frame) << "item " << draw.item << " twice";
       }
       ASSERT_EQ(static_cast<size_t>(frame - frames.begin()), draw.frame);
@@ -267,7 +342,11 @@ struct Model {
   void Alter(const BufferOptions& altered) {
     carried = balance();
     inserted = drawn_paced = 0;
+    const bool other_selector = altered.selector != options.selector || altered.staleness_decay != options.staleness_decay ||
+                                altered.priority_exponent != options.priority_exponent;
     options = altered;
+    if (other_selector)
+      for (ModelItem& item : items) item.seen = false;
     carried = std::clamp(carried, -options.tolerance, options.tolerance);
     DropDrawnOut();
     Retain();
@@ -302,38 +381,80 @@ std::string Counts(const BufferStats& stats) {
   return text + " balance " + to_string(stats.pacing_balance);
 }
 
+// How often what happened, over all lives.
+struct Coverage {
+  std::map<std::string, uint64_t> counts;
+  void Add(const std::string& what, uint64_t count = 1) { counts[what] += count; }
+  void Print() const {
+    for (const auto& [what, count] : counts) std::printf("%-48s %10lu\n", what.c_str(), count);
+  }
+};
+
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed) {
+  Simulation(uint64_t seed, Coverage* coverage) : seed_(seed), coverage_(coverage) {
+    random_.seed(seed_);
     model_.options = RandomOptions();
     buffer_ = std::make_unique<Buffer>("sim", model_.options, versions_);
   }
 
-  void Run(uint64_t operations) {
-    for (uint64_t i = 0; i < operations && !testing::Test::HasFatalFailure(); ++i) {
-      const uint64_t dice = Below(100);
-      if (dice < 40)
-        Insert();
-      else if (dice < 75)
-        Sample();
-      else if (dice < 83)
-        Delete();
-      else if (dice < 91)
-        Publish();
-      else if (dice < 93)
-        Alter();
-      else if (dice < 97)
-        Get();
-      else
-        Scan();
-      ASSERT_EQ(model_.Describe(), buffer_->Describe()) << "operation " << i;
-      ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats())) << "operation " << i;
-      if (i % 1000 == 0) buffer_->CheckInvariants();
+  // One after the other, until a check has put something into `failures`; how many were done.
+  size_t Run(const std::vector<uint64_t>& operations, const testing::TestPartResultArray& failures) {
+    log_ = {"a buffer of " + Text(model_.options)};
+    for (size_t i = 0; i < operations.size(); ++i) {
+      random_.seed(seed_ * 1'000'003 + operations[i]);
+      Step();
+      Compare();
+      if (failures.size() > 0) return i + 1;
+      if (operations[i] % 1000 == 0) buffer_->CheckInvariants();
     }
     buffer_->CheckInvariants();
+    const BufferStats stats = buffer_->Stats();
+    for (size_t i = 0; i < stats.removed.size(); ++i)
+      coverage_->Add("removed: " + std::string(ToString(static_cast<RemoveReason>(i))), stats.removed[i]);
+    return operations.size();
   }
+  // The options, then a line for each operation.
+  const std::vector<std::string>& log() const { return log_; }
 
  private:
+  void Compare() {
+    ASSERT_EQ(model_.Describe(), buffer_->Describe());
+    ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats()));
+  }
+
+  static std::string Text(const BufferOptions& options) {
+    std::string text = std::string(ToString(options.retention)) + " delta " + options.delta.ToString() + ", " +
+                       std::string(ToString(options.selector)) + ", capacity " + to_string(options.capacity_items) + "/" +
+                       to_string(options.capacity_bytes) + " bytes, min_size " + to_string(options.min_size) + ", max_draws " +
+                       to_string(options.max_draws) + ", exponent " + NumberText(options.priority_exponent) + ", decay " +
+                       NumberText(options.staleness_decay);
+    if (options.max_staleness) text += ", max_staleness " + to_string(*options.max_staleness);
+    if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
+    if (options.replay_ratio > 0)
+      text += ", ratio " + NumberText(options.replay_ratio) + " +- " + NumberText(options.tolerance) + " of " +
+              to_string(options.max_draws_per_sample) + " and " + to_string(options.max_insert);
+    return text;
+  }
+
+  void Step() {
+    const uint64_t dice = Below(100);
+    if (dice < 40)
+      Insert();
+    else if (dice < 75)
+      Sample();
+    else if (dice < 83)
+      Delete();
+    else if (dice < 91)
+      Publish();
+    else if (dice < 93)
+      Alter();
+    else if (dice < 97)
+      Get();
+    else
+      Scan();
+  }
+
   uint64_t Below(uint64_t bound) { return random_() % bound; }
 
   BufferOptions RandomOptions() {
@@ -341,9 +462,12 @@ class Simulation {
       BufferOptions options;
       options.capacity_items = 1 + Below(40);
       options.capacity_bytes = Below(3) ? 0 : 200 + Below(4000);
-      options.retention = static_cast<RetentionKind>(Below(2));
+      options.retention = static_cast<RetentionKind>(Below(3));
       options.delta = {Below(10), 10};
-      options.selector = static_cast<SelectorKind>(Below(4));
+      options.selector = static_cast<SelectorKind>(Below(8));
+      options.priority_exponent = static_cast<double>(Below(5)) / 2;
+      options.staleness_decay = Below(2) ? 0 : static_cast<double>(1 + Below(8));
+      if (Below(3) == 0) options.max_staleness = static_cast<int64_t>(Below(8));
       options.max_draws = Below(3) ? 0 : static_cast<uint32_t>(1 + Below(6));
       if (Below(2)) options.correct_threshold = 0.5;
       options.min_size = 1 + Below(8);
@@ -374,6 +498,7 @@ class Simulation {
       trajectory.version = version_ - 3 + static_cast<int64_t>(Below(5));
       trajectory.correct = static_cast<Outcome>(Below(3));
       trajectory.reward = static_cast<float>(Below(5)) / 4;
+      trajectory.priority = Below(2) ? 1 : static_cast<float>(Below(4)) / 2;
       trajectory.bytes = 8 + 8 * Below(40);
       trajectory.tag = ++tag_;
       batch.Add(trajectory);
@@ -385,7 +510,11 @@ class Simulation {
     const uint64_t used = writer == 0 ? 0 : repeat ? 1 + Below(sequence) : ++sequence;
     const uint64_t through = writer != 0 && Below(4) == 0 ? Below(sequence + 1) : 0;
     InsertResult expected, result;
+    log_.push_back("insert by " + to_string(writer) + " number " + to_string(used) + " of");
+    for (const fake::Trajectory& each : trajectories)
+      log_.back() += " " + each.id + " (" + each.run + "." + to_string(each.epoch) + "." + to_string(each.version) + ")";
     const std::string verdict = model_.Insert(trajectories, writer, used, through, &expected);
+    coverage_->Add("insert: " + verdict + (expected.duplicate ? " again" : ""));
     ASSERT_EQ(verdict, server::Describe(buffer_->Insert(batch.Request({writer, 0}, used, through), &result)));
     if (verdict != "done") return;
     ASSERT_EQ(expected.first_item, result.first_item);
@@ -398,8 +527,16 @@ class Simulation {
     SampleRequest request;
     request.count = static_cast<uint32_t>(Below(30) ? 1 + Below(12) : Below(60));
     if (Below(2)) request.step = version_ - 6 + static_cast<int64_t>(Below(10));
+    if (Below(4) == 0) request.max_staleness = static_cast<int64_t>(Below(8));
     if (Below(4) == 0) request.given_back = static_cast<uint32_t>(Below(12));
+    log_.push_back("sample " + to_string(request.count) + (request.step ? " at step " + to_string(*request.step) : "") +
+                   (request.max_staleness ? " max_staleness " + to_string(*request.max_staleness) : "") +
+                   (request.given_back > 0 ? " giving back " + to_string(request.given_back) : ""));
     const std::string expected = model_.WhySampleDoesNotDraw(request);
+    coverage_->Add("sample: " + expected);
+    if (expected == "done")
+      coverage_->Add("drawn: " + std::string(ToString(model_.options.selector)) + " from " +
+                     std::string(ToString(model_.options.retention)));
     ASSERT_EQ(expected == "done", buffer_->WhySampleWaits(request).empty() && expected != "invalid_argument");
     ASSERT_EQ(expected, server::Describe(buffer_->Sample(request, &result_)));
     if (expected == "done") model_.Replay(request, result_);
@@ -411,10 +548,12 @@ class Simulation {
   }
   void Delete() {
     const std::string id = SomeId();
+    log_.push_back("delete " + id);
     ASSERT_EQ(model_.Delete(id), buffer_->Delete(id));
   }
   void Get() {
     const std::string id = SomeId();
+    log_.push_back("get " + id);
     StoredItem item;
     const auto at = std::find_if(model_.items.begin(), model_.items.end(), [&](const auto& one) { return one.said.id == id; });
     ASSERT_EQ(at != model_.items.end(), buffer_->Get(id, &item));
@@ -432,6 +571,8 @@ class Simulation {
     if (published.epoch > current) version_ = std::max<int64_t>(0, version_ - 5);
     published.version = version_ + 1 - static_cast<int64_t>(Below(3));
     published.step = Below(3) ? published.version : published.version + 1;
+    log_.push_back("publish " + published.run_id + "." + to_string(published.epoch) + "." + to_string(published.version) +
+                   " as step " + to_string(published.step));
     std::string error;
     const auto next = versions_->Publish(published, &error);
     if (next == nullptr) return;  // Not later; PolicyVersions has its own tests.
@@ -444,7 +585,9 @@ class Simulation {
   void Alter() {
     BufferOptions options = Below(2) ? RandomOptions() : model_.options;
     if (Below(2)) options.delta = {Below(10), 10};
+    log_.push_back("alter to " + Text(options));
     const std::string error = buffer_->Alter(options);
+    coverage_->Add(error.empty() ? "alter: done" : "alter: refused");
     if (CheckOptions(&options).empty()) {
       ASSERT_EQ("", error);
       model_.Alter(options);
@@ -455,6 +598,7 @@ class Simulation {
 
   void Scan() {
     if (Below(4) == 0) scan_after_ = Below(model_.next_number + 2);
+    log_.push_back("scan after " + to_string(scan_after_));
     const auto limit = static_cast<uint32_t>(1 + Below(10));
     const uint64_t max_bytes = Below(2) ? UINT64_MAX : Below(1000);
     std::vector<uint64_t> expected;
@@ -477,6 +621,9 @@ class Simulation {
     if (!numbers.empty()) scan_after_ = numbers.back();
   }
 
+  const uint64_t seed_;
+  Coverage* const coverage_;
+  std::vector<std::string> log_;
   std::mt19937_64 random_;
   Model model_;
   PolicyVersions::Snapshot versions_ = PolicyVersions::Empty();
@@ -487,16 +634,75 @@ class Simulation {
   std::map<uint64_t, uint64_t> sequences_;
 };
 
+// One life: which of `operations` came to a failure, and what it said.
+struct Life {
+  std::string failure;  // empty: none
+  std::vector<uint64_t> done;
+  std::vector<std::string> log;
+};
+Life Live(uint64_t seed, const std::vector<uint64_t>& operations, Coverage* coverage) {
+  testing::TestPartResultArray failures;
+  Life life;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(
+        testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+    Simulation simulation(seed, coverage);
+    const size_t count = simulation.Run(operations, failures);
+    life.done.assign(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(count));
+    life.log = simulation.log();
+  }
+  if (failures.size() > 0) life.failure = failures.GetTestPartResult(0).message();
+  return life;
+}
+
+// Leaves out ever smaller parts as long as something still fails (Zeller's ddmin, without complements).
+Life Shrink(uint64_t seed, Life life) {
+  Coverage unused;
+  for (size_t part = std::max<size_t>(1, life.done.size() / 2); part > 0; part /= 2) {
+    for (size_t begin = 0; begin < life.done.size();) {
+      std::vector<uint64_t> rest = life.done;
+      const size_t end = std::min(begin + part, rest.size());
+      rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(begin), rest.begin() + static_cast<std::ptrdiff_t>(end));
+      Life smaller = Live(seed, rest, &unused);
+      if (smaller.failure.empty())
+        begin += part;
+      else
+        life = std::move(smaller);
+    }
+  }
+  return life;
+}
+
 TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
   const uint64_t seed = FromEnvironment("REPLAY_SEED", 20260409);
-  const uint64_t operations = FromEnvironment("REPLAY_SIM_OPERATIONS", 200'000);
+  const uint64_t operations = FromEnvironment("REPLAY_SIM_OPERATIONS", test::kSanitized ? 200'000 : 1'000'000);
+  std::printf("REPLAY_SEED=%lu\n", seed);
   // Many short lives: a buffer that has seen everything is altered into all kinds of others, but starts only once.
   constexpr uint64_t kPerLife = 2'000;
+  Coverage coverage;
   for (uint64_t life = 0; life * kPerLife < operations; ++life) {
-    SCOPED_TRACE("REPLAY_SEED=" + to_string(seed) + ", life " + to_string(life));
-    Simulation(seed + life).Run(std::min(kPerLife, operations - life * kPerLife));
-    if (testing::Test::HasFatalFailure()) return;
+    std::vector<uint64_t> numbers(std::min(kPerLife, operations - life * kPerLife));
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
+    const Life lived = Live(seed + life, numbers, &coverage);
+    if (lived.failure.empty()) continue;
+    const Life shrunk = Shrink(seed + life, lived);
+    std::string text;
+    for (const std::string& line : shrunk.log) text += "  " + line + "\n";
+    FAIL() << "REPLAY_SEED=" << seed << ", life " << life << ", shrunk from " << lived.done.size() << " operations to\n"
+           << text << shrunk.failure;
   }
+  coverage.Print();
+  if (operations < 1'000'000) return;
+  for (const auto& selector : kSelectorNames) {
+    for (const auto& retention : kRetentionNames) {
+      const std::string pair = "drawn: " + std::string(selector) + " from " + std::string(retention);
+      EXPECT_GE(coverage.counts[pair], 1'000u) << pair;
+    }
+  }
+  for (const char* what : {"sample: waits min_size", "sample: waits pacing", "sample: waits staleness", "sample: waits filter",
+                           "insert: waits pacing", "insert: done again", "removed: capacity", "removed: bytes",
+                           "removed: max_draws", "removed: deleted"})
+    EXPECT_GE(coverage.counts[what], 1'000u) << what;
 }
 
 // The retention that the paper defines, recomputed from the whole history now and then.
@@ -549,7 +755,9 @@ TEST(BufferSim, OneSideCanAlwaysGoOnInRandomPacedConfigurations) {
     std::mt19937_64 random(seed + round);
     BufferOptions options;
     options.capacity_items = 1 + random() % 60;
-    options.selector = static_cast<SelectorKind>(random() % 4);
+    options.selector = static_cast<SelectorKind>(random() % 8);
+    options.staleness_decay = 5;
+    if (random() % 3 == 0) options.max_staleness = static_cast<int64_t>(random() % 10);
     options.max_draws = random() % 2 ? 0 : 1 + static_cast<uint32_t>(random() % 4);
     options.min_size = 1 + random() % 20;
     options.replay_ratio = static_cast<double>(1 + random() % 30) / (1 + random() % 7);

@@ -137,8 +137,7 @@ TEST(Buffer, RefusesWhatItCanNeverHold) {
   Fixture fixture(options);
   EXPECT_EQ(
       "invalid_argument: 3 trajectories in one request, but the buffer keeps 2 fresh ones (capacity_items 2, 0 of them for "
-      "older "
-      "correct ones)",
+      "older ones that stay on)",
       fixture.Insert(Batch().Add({.id = "a"}).Add({.id = "b"}).Add({.id = "c"})));
   EXPECT_EQ(
       "invalid_argument: 1032 bytes in one request, but the buffer keeps 1000 (capacity_bytes; each frame counts 32 bytes more "

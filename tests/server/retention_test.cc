@@ -50,8 +50,8 @@ struct Rings {
           positive.push_back(fresh.front());
           fresh.pop_front();
           break;
-        case Retention::Step::kEvictOldestPositive:
-        case Retention::Step::kEvictOldestPositiveForBytes:
+        case Retention::Step::kEvictPositive:
+        case Retention::Step::kEvictPositiveForBytes:
           removed += " " + std::to_string(positive.front().number);
           positive.pop_front();
           break;
@@ -156,7 +156,8 @@ TEST(Retention, ExplainsWhyARequestIsTooLarge) {
   const Retention retention(options);
   EXPECT_EQ("", retention.WhyTooLarge(8, 1000));
   EXPECT_EQ(
-      "9 trajectories in one request, but the buffer keeps 8 fresh ones (capacity_items 10, 2 of them for older correct ones)",
+      "9 trajectories in one request, but the buffer keeps 8 fresh ones (capacity_items 10, 2 of them for older ones that stay "
+      "on)",
       retention.WhyTooLarge(9, 1000));
   EXPECT_EQ(
       "1001 bytes in one request, but the buffer keeps 1000 (capacity_bytes; each frame counts 32 bytes more than its size)",

@@ -21,6 +21,7 @@ struct Trajectory {
   int64_t version = 0;
   Outcome correct = Outcome::kUnknown;
   float reward = 0;
+  float priority = 1;
   uint32_t tokens = 10;
   uint64_t bytes = 64;
   uint64_t tag = 0;  // written into the frame
@@ -47,6 +48,7 @@ inline TrajectoryFacts MakeFacts(const Trajectory& trajectory) {
   facts.min_version = facts.max_version = trajectory.version;
   facts.token_count = trajectory.tokens;
   facts.reward = trajectory.reward;
+  facts.priority = trajectory.priority;
   facts.correct = trajectory.correct;
   return facts;
 }

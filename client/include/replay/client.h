@@ -108,10 +108,14 @@ struct Done {};  // The value of a call that has none.
 struct BufferOptions {
   std::optional<uint64_t> capacity_items{};
   std::optional<uint64_t> capacity_bytes{};
-  std::optional<std::string> policy{};        // "uniform" | "positive_bias": presets of retention and selector
-  std::optional<std::string> retention{};     // "fifo" | "positive_bias"
-  std::optional<std::string> delta{};         // decimal in [0, 1): share of the capacity kept for older correct items
-  std::optional<std::string> selector{};      // "uniform" | "uniform_distinct" | "lifo" | "fifo"
+  std::optional<std::string> policy{};     // "uniform" | "positive_bias": presets of retention and selector
+  std::optional<std::string> retention{};  // "fifo" | "positive_bias" | "best"
+  std::optional<std::string> delta{};      // decimal in [0, 1): share of the capacity kept for older correct (or best) items
+  // "uniform" | "uniform_distinct" | "lifo" | "fifo" | "epoch" | "unused_first" | "prioritized" | "recency"
+  std::optional<std::string> selector{};
+  std::optional<double> priority_exponent{};  // prioritized: weight = priority^exponent …
+  std::optional<double> staleness_decay{};    // … · exp(-staleness / decay), in gradient steps; 0: not. recency needs it
+  std::optional<int64_t> max_staleness{};     // staler items are not drawn, in gradient steps; -1: any are
   std::optional<uint32_t> max_draws{};        // removed once drawn this often; 0: unbounded
   std::optional<double> correct_threshold{};  // reward >= this counts as correct where the producer did not say
   std::optional<double> replay_ratio{};       // target draws per insert; 0: no pacing
@@ -231,8 +235,9 @@ struct ClientOptions {
 
 struct SampleOptions {
   uint32_t count = 1;
-  std::optional<int64_t> step{};  // The gradient step that will use the batch.
-  uint32_t given_back = 0;        // Earlier draws that were never used.
+  std::optional<int64_t> step{};           // The gradient step that will use the batch.
+  std::optional<int64_t> max_staleness{};  // Beside that of the buffer; the smaller one counts.
+  uint32_t given_back = 0;                 // Earlier draws that were never used.
 };
 
 struct WriterOptions {

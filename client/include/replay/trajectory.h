@@ -81,6 +81,7 @@ struct Trajectory {
   int64_t created_at_unix_ns = 0;  // 0: the client stamps it when it encodes
   std::vector<std::pair<std::string, TagValue>> tags;
   std::vector<uint8_t> opaque;  // Never interpreted.
+  float priority = 1;           // At first, for the selector prioritized: 0 (never drawn) to 1e9.
 };
 
 // A received trajectory: views into the bytes as they came over the wire, nothing copied. Copying a view is cheap and keeps
@@ -104,6 +105,7 @@ class TrajectoryView {
   std::variant<std::monostate, float, std::span<const float>> advantage() const;  // none, scalar, [L]
   FinishStatus status() const;
   float temperature() const;  // of sampling
+  float priority() const;     // as it was inserted
   // Everything, copied out.
   Trajectory ToTrajectory() const;
   // The frame exactly as its generator built it, checksum included.
