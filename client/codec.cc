@@ -40,9 +40,7 @@ template <size_t N>
 Result<uint16_t> ParseEnum(const char* field, const std::string& text, const std::array<std::string_view, N>& allowed) {
   const auto found = std::find(allowed.begin(), allowed.end(), text);
   if (found != allowed.end()) return static_cast<uint16_t>(found - allowed.begin());
-  std::string what = std::string(field) + " is \"" + text + "\": it must be one of";
-  for (std::string_view value : allowed) what += (value == allowed.front() ? " " : ", ") + std::string(value);
-  return Refuse(std::move(what));
+  return Refuse(std::string(field) + " is \"" + text + "\": it must be one of " + JoinNames(allowed, ", "));
 }
 
 // The enum-valued options, with `policy` resolved into the two that it presets; what is given beside it goes before.

@@ -2,9 +2,18 @@
 // How the protocol's enumerators are called in messages, metrics and JSON; by their numbers in protocol.capnp.
 
 #include <array>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace replay {
+
+// "fifo, lifo" with ", ": for messages that name what is allowed.
+inline std::string JoinNames(std::span<const std::string_view> names, std::string_view separator) {
+  std::string joined;
+  for (const std::string_view name : names) joined.append(joined.empty() ? "" : separator).append(name);
+  return joined;
+}
 
 inline constexpr auto kErrorCodeNames = std::to_array<std::string_view>(
     {"ok", "invalid_argument", "not_found", "already_exists", "timed_out", "resource_exhausted", "failed_precondition",

@@ -27,7 +27,7 @@ std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const 
     return "count is " + to_string(request.count) + ": at most " + to_string(kMaxSampleCount) + " are allowed";
   if (request.max_staleness && *request.max_staleness < 0)
     return "max_staleness is " + to_string(*request.max_staleness) + ": it must not be negative";
-  if (selector->distinct() && request.count > options.capacity_items)
+  if (IsDistinct(options.selector) && request.count > options.capacity_items)
     return "count is " + to_string(request.count) + ", but selector " + std::string(ToString(options.selector)) +
            " draws different items and the buffer holds at most " + to_string(options.capacity_items);
   return "";
@@ -48,8 +48,8 @@ Drawable Buffer::State::DrawableOf(const SampleRequest& request) {
 WaitReason Buffer::State::WhatSampleWaitsFor(const SampleRequest& request, const Drawable& drawable) const {
   if (items.live() < pacing.min_size()) return WaitReason::kMinSize;
   if (pacing.DrawMustWait(request.count, request.given_back)) return WaitReason::kPacing;
-  if (selector->distinct() && items.live() < request.count) return WaitReason::kMinSize;
-  const uint64_t needed = std::max<uint64_t>(pacing.min_size(), selector->distinct() ? request.count : 1);
+  const uint64_t needed = NeededFor(request);
+  if (items.live() < needed) return WaitReason::kMinSize;
   if (drawable.in_window < needed) return WaitReason::kStaleness;
   if (drawable.count < needed) return WaitReason::kFilter;
   return WaitReason::kNone;
@@ -161,8 +161,7 @@ WaitReason Buffer::WhatSampleWaitsFor(const SampleRequest& request) const {
 std::string Buffer::WhySampleWaits(const SampleRequest& request) const {
   State& s = *state_;
   const Drawable drawable = s.DrawableOf(request);
-  const bool distinct = s.selector->distinct();
-  const uint64_t needed = std::max<uint64_t>(s.pacing.min_size(), distinct ? request.count : 1);
+  const uint64_t needed = s.NeededFor(request);
   switch (s.WhatSampleWaitsFor(request, drawable)) {
     case WaitReason::kMinSize:
       return to_string(s.items.live()) + " of " + to_string(needed) + " items present";

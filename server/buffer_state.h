@@ -1,6 +1,7 @@
 #pragma once
 // What a Buffer is made of; included by buffer.cc, buffer_sample.cc and buffer_stats.cc only.
 
+#include <algorithm>
 #include <compare>
 #include <memory>
 #include <set>
@@ -27,6 +28,10 @@ struct Buffer::State {
   WaitReason WhatSampleWaitsFor(const SampleRequest& request, const Drawable& drawable) const;
   // Items that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
   uint64_t Available() const { return starving ? 0 : selector->CountDrawable(cohorts, WindowOf({}), cohorts.drawable()); }
+  // So many items must be drawable before the request draws.
+  uint64_t NeededFor(const SampleRequest& request) const {
+    return std::max<uint64_t>(pacing.min_size(), IsDistinct(options.selector) ? request.count : 1);
+  }
   StepWindow WindowOf(const SampleRequest& request) const;
   Drawable DrawableOf(const SampleRequest& request);
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }

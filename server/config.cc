@@ -31,9 +31,7 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   }
   if (json.Has("selector")) {
     const auto selector = ParseSelector(json.Text("selector", ""));
-    std::string selectors;
-    for (const std::string_view each : kSelectorNames) selectors += (selectors.empty() ? "" : ", ") + std::string(each);
-    if (!selector) json.Fail("selector", "must be one of " + selectors);
+    if (!selector) json.Fail("selector", "must be one of " + JoinNames(kSelectorNames, ", "));
     options.selector = *selector;
   }
   if (json.Has("delta")) {

@@ -41,7 +41,6 @@ class Epoch final : public Selector {
   void OnRemove(uint32_t slot) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
   void Commit(const Picks& picks) override;
-  bool distinct() const override { return false; }
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts) const override;
 
@@ -68,7 +67,6 @@ class UnusedFirst final : public Selector {
   void OnRemove(uint32_t slot) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
   void Commit(const Picks& picks) override;
-  bool distinct() const override { return false; }
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts) const override;
 

@@ -62,7 +62,6 @@ class DenseSelector : public Selector {
 class Uniform final : public DenseSelector {
  public:
   using DenseSelector::DenseSelector;
-  bool distinct() const override { return false; }
 
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override {
     std::vector<uint32_t>* const slots = Begin(count, drawable, picks);
@@ -91,7 +90,6 @@ class Uniform final : public DenseSelector {
 class UniformDistinct final : public DenseSelector {
  public:
   using DenseSelector::DenseSelector;
-  bool distinct() const override { return true; }
 
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override {
     std::vector<uint32_t>* const slots = Begin(count, drawable, picks);
@@ -131,7 +129,6 @@ class Ordered final : public Selector {
   Ordered(ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
   void OnInsert(uint32_t) override {}
   void OnRemove(uint32_t) override {}
-  bool distinct() const override { return true; }
   uint64_t memory_bytes() const override { return 0; }
   void CheckInvariants(const Cohorts&) const override {}
 

@@ -60,11 +60,10 @@ class Selector {
   virtual void OnPriority(uint32_t slot);
   // How many of the `in_window` items in the window it would draw: all, unless some have no weight.
   virtual uint64_t CountDrawable(const Cohorts& cohorts, const StepWindow& window, uint64_t in_window) const;
-  // Replaces `picks` by `count` picks. drawable.count >= 1, and >= count if distinct().
+  // Replaces `picks` by `count` picks. drawable.count >= 1, and >= count if IsDistinct.
   virtual void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) = 0;
   // The picks of the last Draw were handed out.
   virtual void Commit(const Picks& picks);
-  virtual bool distinct() const = 0;
   virtual uint64_t memory_bytes() const = 0;
   // Dies with a message if it does not hold exactly the items of current epochs. O(items).
   virtual void CheckInvariants(const Cohorts& cohorts) const = 0;

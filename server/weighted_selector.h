@@ -49,7 +49,6 @@ class Weighted final : public Selector {
   void OnPriority(uint32_t slot) override;
   uint64_t CountDrawable(const Cohorts& cohorts, const StepWindow& window, uint64_t in_window) const override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
-  bool distinct() const override { return false; }
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts) const override;
 

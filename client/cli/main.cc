@@ -180,9 +180,7 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
       ->check(one_of({kRetentionNames.begin(), kRetentionNames.end()}));
   add("--delta", &o->delta, "DECIMAL",
       "Share of the capacity kept for older items, in [0,1): positive_bias for correct ones, best for the highest rewards");
-  std::string selectors;
-  for (const std::string_view name : kSelectorNames) selectors += (selectors.empty() ? "" : " | ") + std::string(name);
-  add("--selector", &o->selector, "NAME", ("Who is drawn: " + selectors).c_str())
+  add("--selector", &o->selector, "NAME", ("Who is drawn: " + JoinNames(kSelectorNames, " | ")).c_str())
       ->check(one_of({kSelectorNames.begin(), kSelectorNames.end()}));
   add("--priority-exponent", &o->priority_exponent, "X", "prioritized: a draw's weight is priority^X (default 1)");
   add("--staleness-decay", &o->staleness_decay, "STEPS", "prioritized, recency: times exp(-staleness / STEPS); 0: not");
