@@ -219,6 +219,12 @@ Result<uint32_t> Client::Delete(const std::string& buffer, std::span<const std::
   return impl_->Invoke<uint32_t>(plan, EncodeDelete(plan.head, buffer, ids), DecodeDelete);
 }
 
+Result<std::vector<UpdateResult>> Client::Update(const std::string& buffer, std::span<const ItemUpdate> updates) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false);
+  return impl_->Invoke<std::vector<UpdateResult>>(plan, EncodeUpdate(plan.head, buffer, updates), DecodeUpdate);
+}
+
 Result<PolicyVersion> Client::PublishVersion(const PolicyVersion& version) {
   const Impl::Plan plan = impl_->NewPlan(false);
   return impl_->Invoke<PolicyVersion>(plan, EncodePublishVersion(plan.head, version), DecodeVersion);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "client/trajectory.h"
@@ -62,8 +63,13 @@ Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
     if (!retention) return retention.error();
     kinds.retention = *retention;
   }
-  if (options.max_staleness && *options.max_staleness < -1)
-    return Refuse("max_staleness is " + std::to_string(*options.max_staleness) + ": it must be 0 or more, or -1 for any");
+  for (const auto& [name, steps] :
+       {std::pair("max_staleness", options.max_staleness), std::pair("evict_staleness", options.evict_staleness)}) {
+    if (steps && *steps < -1)
+      return Refuse(std::string(name) + " is " + std::to_string(*steps) + ": it must be 0 or more, or -1 for any");
+  }
+  if (options.max_age && options.max_age->count() < 0)
+    return Refuse("max_age is " + std::to_string(options.max_age->count()) + " ms: it must not be negative");
   if (options.selector) {
     const Result<uint16_t> selector = ParseEnum("selector", *options.selector, kSelectorNames);
     if (!selector) return selector.error();
@@ -86,6 +92,11 @@ std::vector<std::string_view> Overlay(const BufferOptions& from, const ParsedKin
   if (given(kinds.selector, "selector")) to.setSelector(static_cast<schema::SelectorKind>(*kinds.selector));
   if (given(from.priority_exponent, "priority_exponent")) to.setPriorityExponent(*from.priority_exponent);
   if (given(from.staleness_decay, "staleness_decay")) to.setStalenessDecay(*from.staleness_decay);
+  if (given(from.max_age, "max_age")) to.setMaxAgeMs(static_cast<uint64_t>(from.max_age->count()));
+  if (given(from.evict_staleness, "evict_staleness")) {
+    to.setHasEvictStaleness(*from.evict_staleness >= 0);
+    to.setEvictStaleness(*from.evict_staleness);
+  }
   if (given(from.max_staleness, "max_staleness")) {
     to.setHasMaxStaleness(*from.max_staleness >= 0);
     to.setMaxStaleness(*from.max_staleness);
@@ -229,6 +240,45 @@ Result<Frame> EncodeDelete(const RequestHead& head, std::string_view buffer, std
     auto remove = request.initDelete();
     remove.setBuffer(AsText(std::string(buffer)));
     FillIds(ids, remove.initIds(static_cast<unsigned>(ids.size())));
+  });
+}
+
+Result<Frame> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates) {
+  if (updates.empty() || updates.size() > kMaxIdsPerRequest)
+    return Refuse("updates has " + std::to_string(updates.size()) + " entries: it must have 1 to " +
+                  std::to_string(kMaxIdsPerRequest));
+  uint32_t words = 1;  // the tag of the list
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const ItemUpdate& update = updates[i];
+    const std::string at = "updates[" + std::to_string(i) + "].";
+    if (update.trajectory_id.empty() || update.trajectory_id.size() > kMaxIdBytes)
+      return Refuse(at + "trajectory_id has " + std::to_string(update.trajectory_id.size()) + " bytes: it must have 1 to " +
+                    std::to_string(kMaxIdBytes));
+    if (update.priority && !(*update.priority >= 0 && *update.priority <= kMaxPriority))
+      return Refuse(at + "priority is " + std::to_string(*update.priority) + ": it must be from 0 to 1e9");
+    if (update.reward && !std::isfinite(*update.reward))
+      return Refuse(at + "reward is " + std::to_string(*update.reward) + ": it must be finite");
+    if (!update.priority && !update.reward && !update.correct)
+      return Refuse(at + "priority, reward and correct are all missing: nothing to update");
+    words += 4 + TextWords(update.trajectory_id);
+  }
+  return BuildRequest(head, TextWords(buffer) + words, [&](schema::Request::Builder request) {
+    auto update = request.initUpdate();
+    update.setBuffer(AsText(std::string(buffer)));
+    auto list = update.initUpdates(static_cast<unsigned>(updates.size()));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      const ItemUpdate& from = updates[i];
+      auto to = list[i];
+      to.setId(AsText(from.trajectory_id));
+      to.setHasPriority(from.priority.has_value());
+      to.setPriority(from.priority.value_or(0));
+      to.setHasReward(from.reward.has_value());
+      to.setReward(from.reward.value_or(0));
+      to.setHasCorrect(from.correct.has_value());
+      to.setCorrect(static_cast<uint8_t>(from.correct.value_or(Correctness::kUnknown)));
+      to.setHasRevision(from.revision.has_value());
+      to.setRevision(from.revision.value_or(0));
+    }
   });
 }
 

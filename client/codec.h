@@ -40,6 +40,7 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
 Result<Frame> EncodeGet(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids);
 Frame EncodeScan(const RequestHead& head, std::string_view buffer, uint64_t after, uint32_t limit);
 Result<Frame> EncodeDelete(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids);
+Result<Frame> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates);
 Result<Frame> EncodePublishVersion(const RequestHead& head, const PolicyVersion& version);
 Frame EncodeWaitVersion(const RequestHead& head, std::string_view run_id, uint64_t epoch, std::optional<int64_t> version);
 Frame EncodeReportCost(const RequestHead& head, std::string_view buffer, const Cost& cost);
@@ -77,6 +78,7 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& reply);
 Result<Batch> DecodeSample(const ReceivedReply& reply);
 Result<std::vector<StoredTrajectory>> DecodeGet(const ReceivedReply& reply);
 Result<uint32_t> DecodeDelete(const ReceivedReply& reply);
+Result<std::vector<UpdateResult>> DecodeUpdate(const ReceivedReply& reply);
 Result<PolicyVersion> DecodeVersion(const ReceivedReply& reply);
 Result<std::vector<PolicyVersion>> DecodeVersions(const ReceivedReply& reply);
 Result<ServerStats> DecodeStats(const ReceivedReply& reply);

@@ -107,6 +107,8 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   options.priority_exponent = from.getPriorityExponent();
   options.staleness_decay = from.getStalenessDecay();
   if (from.getHasMaxStaleness()) options.max_staleness = from.getMaxStaleness();
+  options.max_age = milliseconds(from.getMaxAgeMs());
+  if (from.getHasEvictStaleness()) options.evict_staleness = from.getEvictStaleness();
   options.max_draws = from.getMaxDraws();
   if (from.getHasCorrectThreshold()) options.correct_threshold = from.getCorrectThreshold();
   options.replay_ratio = from.getReplayRatio();
@@ -230,7 +232,9 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
                              .probability = draw.getProbability(),
                              .staleness = draw.getStaleness(),
                              .steps_since_last_use = draw.getStepsSinceLastUse(),
-                             .item = draw.getItem()});
+                             .item = draw.getItem(),
+                             .reward = draw.getReward(),
+                             .revision = draw.getRevision()});
     }
     return batch;
   });
@@ -258,6 +262,24 @@ Result<std::vector<StoredTrajectory>> DecodeGet(const ReceivedReply& received) {
 Result<uint32_t> DecodeDelete(const ReceivedReply& received) {
   return Decode<uint32_t>(received, schema::Reply::DELETE, [](schema::Reply::Reader reply) -> Result<uint32_t> {
     return uint32_t{reply.getDelete().getDeleted()};
+  });
+}
+
+Result<std::vector<UpdateResult>> DecodeUpdate(const ReceivedReply& received) {
+  using Results = std::vector<UpdateResult>;
+  return Decode<Results>(received, schema::Reply::UPDATE, [](schema::Reply::Reader reply) -> Result<Results> {
+    const auto outcomes = reply.getUpdate().getOutcomes();
+    const auto revisions = reply.getUpdate().getRevisions();
+    if (outcomes.size() != revisions.size())
+      return Violation("the reply has " + std::to_string(outcomes.size()) + " outcomes and " +
+                       std::to_string(revisions.size()) + " revisions: they must agree");
+    Results results(outcomes.size());
+    for (uint32_t i = 0; i < results.size(); ++i) {
+      if (outcomes[i] > static_cast<uint8_t>(UpdateResult::Outcome::kOtherRevision))
+        return Violation("outcome " + std::to_string(outcomes[i]) + " is not known");
+      results[i] = {static_cast<UpdateResult::Outcome>(outcomes[i]), revisions[i]};
+    }
+    return results;
   });
 }
 

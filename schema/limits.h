@@ -37,10 +37,11 @@ inline constexpr uint32_t kMaxSampleCount = 65'536;
 inline constexpr uint32_t kMaxRequestControlBytes = 128u << 10;
 static_assert(kMaxTrajectoriesPerInsert * 4ull + 1024 <= kMaxRequestControlBytes, "the size list of the largest Insert fits");
 static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 16ull) + 1024 <= kMaxRequestControlBytes, "the ids of the largest Get fit");
+static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 40ull) + 1024 <= kMaxRequestControlBytes, "the largest Update fits");
 inline constexpr uint32_t kMaxRequestControlBytesBeforeHello = 16u << 10;
 inline constexpr uint32_t kMaxReplyControlBytes = 8u << 20;
 // Draw: 5 words; frame size: half a word.
-static_assert(kMaxSampleCount * 44ull + 4096 <= kMaxReplyControlBytes, "the slots of the largest Sample fit");
+static_assert(kMaxSampleCount * 52ull + 4096 <= kMaxReplyControlBytes, "the slots of the largest Sample fit");
 inline constexpr uint64_t kMaxRequestPayloadBytes = 256ull << 20;
 inline constexpr uint64_t kMaxReplyPayloadBytes = 1ull << 30;
 static_assert(kMaxFrameBytes <= kMaxRequestPayloadBytes);

@@ -83,6 +83,9 @@ struct BufferOptions {
   stalenessDecay @18 :Float64;      # Gradient steps; 0: none.
   maxStaleness @19 :Int64;          # With hasMaxStaleness: what is staler is not drawn.
   hasMaxStaleness @20 :Bool;
+  maxAgeMs @21 :UInt64;             # Evicted once this old; 0: never.
+  evictStaleness @22 :Int64;        # With hasEvictStaleness: evicted once staler than this by the newest published step.
+  hasEvictStaleness @23 :Bool;
 }
 
 struct Hello {
@@ -149,6 +152,8 @@ struct Draw {
   staleness @3 :Int64;              # Gradient steps.
   stepsSinceLastUse @4 :Int64;      # -1: never drawn before.
   item @5 :UInt64;                  # Insertion number.
+  reward @6 :Float32;               # As updated last; the frame keeps what was inserted.
+  revision @7 :UInt32;              # How often the item was updated.
 }
 
 struct SampleReply {
@@ -180,6 +185,30 @@ struct Delete {
 
 struct DeleteReply {
   deleted @0 :UInt32;
+}
+
+struct ItemUpdate {
+  # What is known later than the insert. The frame does not change.
+  id @0 :Text;
+  priority @1 :Float32;             # With hasPriority: 0 to 1e9.
+  hasPriority @2 :Bool;
+  reward @3 :Float32;               # With hasReward.
+  hasReward @4 :Bool;
+  correct @5 :UInt8;                # With hasCorrect: a Correctness of trajectory.capnp.
+  hasCorrect @6 :Bool;
+  revision @7 :UInt32;              # With hasRevision: only if the item has this one.
+  hasRevision @8 :Bool;
+}
+
+struct Update {
+  buffer @0 :Text;
+  updates @1 :List(ItemUpdate);     # Each by itself, in this order.
+}
+
+struct UpdateReply {
+  # One for each update.
+  outcomes @0 :List(UInt8);         # 0: done; 1: no such item is live; 2: it has another revision.
+  revisions @1 :List(UInt32);       # Of the item, now.
 }
 
 struct PolicyVersion {
@@ -328,6 +357,7 @@ struct Request {
     waiters @14 :Waiters;
     versions @15 :Versions;
     ping @16 :Void;
+    update @17 :Update;
   }
 }
 
@@ -347,5 +377,6 @@ struct Reply {
     stats @11 :StatsReply;
     waiters @12 :WaitersReply;
     versions @13 :VersionsReply;
+    update @14 :UpdateReply;
   }
 }

@@ -20,6 +20,7 @@ Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_option
       receipts(kMaxWriters, kMaxReceiptsPerWriter),
       random(options.seed) {
   cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
+  cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
 }
 
 Buffer::Buffer(std::string name, const BufferOptions& options, PolicyVersions::Snapshot versions)
@@ -43,6 +44,7 @@ void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool coun
   Item& item = items[slot];
   item.cohort = cohorts.Add(facts);
   item.counted = counted;
+  item.outcome_said = facts.correct != Outcome::kUnknown;
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
   if (cohorts.OfCurrentEpoch(item.cohort)) selector->OnInsert(slot);
@@ -186,10 +188,12 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   result->first_item = s.items.next_number();
   result->count = static_cast<uint32_t>(count);
   const bool counted = s.pacing.OnInsert(count, available);
+  s.MarkTime();
   for (size_t i = 0; i < count; ++i) s.AddItem(request.facts[i], std::move(request.frames[i]), counted);
   s.offered += count;
   s.accepted += count;
   if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count});
+  if (s.cohorts.expired() > 0) s.EvictStale();
   s.Retain();
   result->live = s.items.live();
   return Verdict::Done();
@@ -240,6 +244,76 @@ bool Buffer::Delete(std::string_view id) {
   return true;
 }
 
+UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
+  State& s = *state_;
+  *revision = 0;
+  const uint32_t slot = s.items.Find(HashId(update.id));
+  if (slot == kNoSlot) return UpdateOutcome::kNotThere;
+  *revision = s.items.revision(slot);
+  if (update.revision && *update.revision != *revision) return UpdateOutcome::kOtherRevision;
+  *revision = s.items.NextRevision(slot);
+  if (update.priority) {
+    s.items.SetPriority(slot, *update.priority);
+    s.selector->OnPriority(slot);
+  }
+  if (update.reward || update.correct) s.Rescore(slot, update);
+  return UpdateOutcome::kDone;
+}
+
+void Buffer::State::Rescore(uint32_t slot, const ItemUpdate& update) {
+  Item& item = items[slot];
+  const bool ranked = ranks() && item.positive;
+  if (ranked) ranking.erase(RankOf(slot));
+  item.reward = update.reward.value_or(item.reward);
+  const Outcome before = item.outcome();
+  if (update.correct) item.outcome_said = *update.correct != Outcome::kUnknown;
+  const Outcome said = !item.outcome_said ? Outcome::kUnknown : update.correct.value_or(before);
+  const Outcome outcome = retention.Decide(said, item.reward);
+  item.outcome_bits = static_cast<uint32_t>(outcome);
+  CountOutcome(&stored, before, -1);
+  CountOutcome(&ceased, before);
+  CountOutcome(&stored, outcome);
+  CountOutcome(&became, outcome);
+  if (ranked) ranking.insert(RankOf(slot));
+  if (item.positive && !ranked && outcome != Outcome::kCorrect) RemoveItem(slot, RemoveReason::kCapacity);
+  Retain();
+}
+
+void Buffer::State::MarkTime() {
+  if (options.max_age_ms == 0) return;
+  if (marks.empty() || now_ms >= marks.back().time_ms + options.max_age_ms / 1'000 + 1)
+    marks.push_back({items.next_number(), now_ms});
+}
+
+bool Buffer::State::EvictAged() {
+  // The last mark is of what is inserted until the next.
+  uint64_t kept_from = 0;
+  while (!marks.empty() && now_ms >= marks.front().time_ms + options.max_age_ms) {
+    marks.pop_front();
+    kept_from = marks.empty() ? items.next_number() : marks.front().first_number;
+  }
+  const uint64_t before = items.live();
+  while (items.live() > 0 && items[items.oldest()].number < kept_from) RemoveItem(items.oldest(), RemoveReason::kAge);
+  return items.live() < before;
+}
+
+bool Buffer::State::EvictStale() {
+  const uint64_t before = items.live();
+  for (uint32_t slot = items.oldest(), next = kNoSlot; cohorts.expired() > 0; slot = next) {
+    next = items[slot].newer;
+    if (cohorts.IsExpired(items[slot].cohort)) RemoveItem(slot, RemoveReason::kStaleness);
+  }
+  return items.live() < before;
+}
+
+bool Buffer::OnTime(uint64_t now_ms) {
+  State& s = *state_;
+  s.now_ms = std::max(s.now_ms, now_ms);
+  if (s.options.max_age_ms == 0 || !s.EvictAged()) return false;
+  s.Retain();
+  return true;
+}
+
 void Buffer::State::FillSelector() {
   selector = MakeSelector(options, &items);
   for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer) {
@@ -265,13 +339,23 @@ std::string Buffer::Alter(BufferOptions options) {
     for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) all.push_back(slot);
     s.RemoveDrawnOut(all);
   }
+  if (options.evict_staleness != before.evict_staleness) {
+    s.cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
+    s.EvictStale();
+  }
+  if (options.max_age_ms == 0) s.marks.clear();
+  // What was inserted before counts as inserted now.
+  if (options.max_age_ms > 0 && before.max_age_ms == 0) s.marks = {{0, s.now_ms}};
+  if (options.max_age_ms > 0) s.EvictAged();
   if (options.retention != before.retention) s.ReviewPositives();
   s.Retain();
   return "";
 }
 
 void Buffer::OnPublish(PolicyVersions::Snapshot versions) {
-  if (state_->cohorts.OnPublish(std::move(versions))) state_->DropOlderEpochsFromSelector();
+  State& s = *state_;
+  if (s.cohorts.OnPublish(std::move(versions))) s.DropOlderEpochsFromSelector();
+  if (s.cohorts.expired() > 0 && s.EvictStale()) s.Retain();
 }
 
 void Buffer::State::DropOlderEpochsFromSelector() {

@@ -39,7 +39,7 @@
 
 namespace replay::server {
 
-enum class RemoveReason : uint8_t { kCapacity, kBytes, kMaxDraws, kDeleted, kCount };
+enum class RemoveReason : uint8_t { kCapacity, kBytes, kMaxDraws, kDeleted, kAge, kStaleness, kCount };
 std::string_view ToString(RemoveReason reason);  // "capacity"
 
 struct InsertRequest {
@@ -74,6 +74,8 @@ struct DrawnItem {
   int64_t staleness = 0;
   int64_t steps_since_last_use = -1;  // -1: never drawn before; 0 also where the trainer went back to an older step
   uint64_t item = 0;
+  float reward = 0;       // as updated last
+  uint32_t revision = 0;  // how often it was updated
 };
 
 struct SampleResult {
@@ -84,6 +86,16 @@ struct SampleResult {
   uint64_t payload_bytes = 0;
   void Clear();  // keeps capacity: a session reuses it
 };
+
+// What is known later than the insert; the frame keeps what was inserted. Values have been checked.
+struct ItemUpdate {
+  std::string id;
+  std::optional<float> priority = {};  // 0 to kMaxPriority
+  std::optional<float> reward = {};    // finite; decides about correctness anew unless `correct` does
+  std::optional<Outcome> correct = {};
+  std::optional<uint32_t> revision = {};  // only if the item has this one
+};
+enum class UpdateOutcome : uint8_t { kDone, kNotThere, kOtherRevision };
 
 struct StoredItem {
   Frame frame;
@@ -159,11 +171,17 @@ class Buffer {
   // Items with insertion number > after, oldest first, at most `limit` and about `max_bytes`; true if there are more.
   bool Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items) const;
   bool Delete(std::string_view id);
+  // `revision` becomes the item's, 0 if it is not there. A positive item that is no longer correct leaves, with reason capacity.
+  // A Sample that waits may go on afterwards.
+  UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision);
 
   // Checks the options and evicts what no longer fits: with reason capacity, bytes or max_draws. "" or the error; nothing has
   // changed then. A raised capacity brings nothing back; a new correct_threshold is for later inserts only.
   std::string Alter(BufferOptions options);
   void OnPublish(PolicyVersions::Snapshot versions);
+  // Time goes on, a few times a second: evicts what has become too old. A clock that goes back stands still here. True if it
+  // evicted anything.
+  bool OnTime(uint64_t now_ms);
   void AddCost(const CostReport& cost);
 
   const std::string& name() const;

@@ -35,6 +35,8 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(staleness_decay),
     REPLAY_OPTION(max_staleness),
     REPLAY_OPTION(max_draws),
+    Option{"max_age", [](const BufferOptions& source, BufferOptions* target) { target->max_age_ms = source.max_age_ms; }},
+    REPLAY_OPTION(evict_staleness),
     REPLAY_OPTION(correct_threshold),
     REPLAY_OPTION(replay_ratio),
     Option{"tolerance",
@@ -187,6 +189,10 @@ std::string CheckOptions(BufferOptions* options) {
     return "staleness_decay is missing: selector recency draws in proportion to exp(-staleness / staleness_decay)";
   if (options->max_staleness && *options->max_staleness < 0)
     return "max_staleness is " + to_string(*options->max_staleness) + ": it must not be negative";
+  if (options->max_age_ms > 0 && options->max_age_ms < 1'000)
+    return "max_age is " + to_string(options->max_age_ms) + " ms: it must be 0 (never) or at least 1000";
+  if (options->evict_staleness && *options->evict_staleness < 0)
+    return "evict_staleness is " + to_string(*options->evict_staleness) + ": it must not be negative";
   if (options->min_size == 0) return "min_size is 0: it must be at least 1";
   if (options->min_size > options->fresh_capacity())
     return "min_size is " + to_string(options->min_size) + ": it must not exceed the " + to_string(options->fresh_capacity()) +

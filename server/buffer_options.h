@@ -51,6 +51,9 @@ struct BufferOptions {
   double staleness_decay = 0;            // … · exp(-staleness / decay), in gradient steps; 0: not. Of recency too
   std::optional<int64_t> max_staleness;  // What is staler is not drawn, and counted as withheld.
   uint32_t max_draws = 0;                // 0: unbounded
+  // Evicted once this old, as of the last tick; 0: never. And once this much staler than the newest published step.
+  uint64_t max_age_ms = 0;
+  std::optional<int64_t> evict_staleness;
   std::optional<double> correct_threshold;
 
   double replay_ratio = 0;        // 0: no pacing

@@ -129,7 +129,9 @@ void Buffer::State::RecordDraws(const SampleRequest& request, SampleResult* resu
                   .probability = picks.probabilities.empty() ? picks.probability : picks.probabilities[i],
                   .staleness = steps.staleness(),
                   .steps_since_last_use = -1,
-                  .item = item.number});
+                  .item = item.number,
+                  .reward = item.reward,
+                  .revision = items.revision(picks.slots[i])});
     if (item.draws > 0) {
       draw.steps_since_last_use = std::max<int64_t>(0, Cohorts::Steps{steps.now, item.last_use_step}.staleness());
       reuse_gap.ObserveCount(draw.steps_since_last_use);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <deque>
 #include <memory>
 #include <set>
 #include <string>
@@ -52,6 +53,10 @@ struct Buffer::State {
   // Changes.
   void AddItem(const TrajectoryFacts& facts, Frame frame, bool counted);
   void RemoveItem(uint32_t slot, RemoveReason reason);
+  void Rescore(uint32_t slot, const ItemUpdate& update);
+  void MarkTime();
+  bool EvictAged();
+  bool EvictStale();
   void Retain();           // Carries out Retention's steps.
   void ReviewPositives();  // by another retention
   void RemoveDrawnOut(const std::vector<uint32_t>& slots);
@@ -74,6 +79,13 @@ struct Buffer::State {
   Pacing pacing;
   Receipts receipts;
   Random random;
+  // What was inserted when, for max_age: items with a number below that of the next mark are as old as this one. A mark for each
+  // thousandth of max_age in which something was inserted.
+  struct Mark {
+    uint64_t first_number, time_ms;
+  };
+  std::deque<Mark> marks;
+  uint64_t now_ms = 0;
   bool starving = false;  // The last Sample waited for staleness or filter.
 
   // Of the batch at hand, kept for their memory.
@@ -83,6 +95,7 @@ struct Buffer::State {
   // Counters, as BufferStats shows them.
   uint64_t tokens = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
+  OutcomeCounts became, ceased;  // by Update: inserted + became = stored + removed + ceased
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;

@@ -9,8 +9,8 @@
 namespace replay::server {
 
 std::string_view ToString(RemoveReason reason) {
-  static constexpr std::array<std::string_view, static_cast<size_t>(RemoveReason::kCount)> kNames = {"capacity", "bytes",
-                                                                                                     "max_draws", "deleted"};
+  static constexpr std::array<std::string_view, static_cast<size_t>(RemoveReason::kCount)> kNames = {
+      "capacity", "bytes", "max_draws", "deleted", "age", "staleness"};
   return reason < RemoveReason::kCount ? kNames[static_cast<size_t>(reason)] : "unknown";
 }
 
@@ -98,8 +98,8 @@ void Buffer::CheckInvariants() const {
   CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
   CHECK(tokens == s.tokens) << tokens << " tokens, counted " << s.tokens;
   CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
-  CHECK(s.inserted.correct == s.stored.correct + s.removed_outcomes.correct);
-  CHECK(s.inserted.incorrect == s.stored.incorrect + s.removed_outcomes.incorrect);
+  CHECK(s.inserted.correct + s.became.correct == s.stored.correct + s.removed_outcomes.correct + s.ceased.correct);
+  CHECK(s.inserted.incorrect + s.became.incorrect == s.stored.incorrect + s.removed_outcomes.incorrect + s.ceased.incorrect);
   CHECK(s.items.fresh() <= s.options.fresh_capacity()) << s.items.fresh() << " fresh";
   CHECK(s.items.positive() <= s.options.positive_capacity()) << s.items.positive() << " positive";
   CHECK(s.items.positive() == 0 || s.items.fresh() == s.options.fresh_capacity()) << s.items.fresh() << " fresh";

@@ -15,7 +15,7 @@ static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema:
 static_assert(static_cast<int>(RetentionKind::kBest) == static_cast<int>(schema::RetentionKind::BEST));
 static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schema::SelectorKind::RECENCY));
 static_assert(static_cast<int>(AcknowledgementLevel::kDisk) == static_cast<int>(schema::AcknowledgementLevel::DISK));
-static_assert(static_cast<int>(Verb::kPing) == static_cast<int>(schema::Request::PING));
+static_assert(static_cast<int>(Verb::kUpdate) == static_cast<int>(schema::Request::UPDATE));
 
 struct Nonsense {
   std::string message;
@@ -37,6 +37,36 @@ void DecodeIds(capnp::List<capnp::Text>::Reader ids, Request* request) {
   for (uint32_t i = 0; i < ids.size(); ++i) Assign(&request->ids[i], ids[i], "ids", kMaxIdBytes);
 }
 
+void DecodeUpdates(capnp::List<schema::ItemUpdate>::Reader updates, Request* request) {
+  if (updates.size() == 0 || updates.size() > kMaxIdsPerRequest)
+    Refuse("updates has " + std::to_string(updates.size()) + " entries: it must have 1 to " +
+           std::to_string(kMaxIdsPerRequest));
+  request->updates.assign(updates.size(), {});
+  for (uint32_t i = 0; i < updates.size(); ++i) {
+    const auto from = updates[i];
+    ItemUpdate& to = request->updates[i];
+    const auto refuse = [i](const std::string& what) { Refuse("updates[" + std::to_string(i) + "]." + what); };
+    Assign(&to.id, from.getId(), "updates.id", kMaxIdBytes);
+    if (to.id.empty()) refuse("id is empty");
+    if (from.getHasPriority()) {
+      to.priority = from.getPriority();
+      if (!(*to.priority >= 0 && *to.priority <= kMaxPriority))
+        refuse("priority is " + std::to_string(*to.priority) + ": it must be from 0 to 1e9");
+    }
+    if (from.getHasReward()) {
+      to.reward = from.getReward();
+      if (!std::isfinite(*to.reward)) refuse("reward is " + std::to_string(*to.reward) + ": it must be finite");
+    }
+    if (from.getHasCorrect()) {
+      if (from.getCorrect() > static_cast<uint8_t>(Outcome::kCorrect))
+        refuse("correct is " + std::to_string(from.getCorrect()) + ": it must be 0 (unknown), 1 (no) or 2 (yes)");
+      to.correct = static_cast<Outcome>(from.getCorrect());
+    }
+    if (from.getHasRevision()) to.revision = from.getRevision();
+    if (!to.priority && !to.reward && !to.correct) refuse("priority, reward and correct are all missing: nothing to update");
+  }
+}
+
 BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   BufferOptions options;
   options.capacity_items = reader.getCapacityItems();
@@ -52,6 +82,8 @@ BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   options.priority_exponent = reader.getPriorityExponent();
   options.staleness_decay = reader.getStalenessDecay();
   if (reader.getHasMaxStaleness()) options.max_staleness = reader.getMaxStaleness();
+  options.max_age_ms = reader.getMaxAgeMs();
+  if (reader.getHasEvictStaleness()) options.evict_staleness = reader.getEvictStaleness();
   options.max_draws = reader.getMaxDraws();
   if (reader.getHasCorrectThreshold()) options.correct_threshold = reader.getCorrectThreshold();
   options.replay_ratio = reader.getReplayRatio();
@@ -170,6 +202,9 @@ void Decode(schema::Request::Reader reader, Request* request) {
       return Assign(&request->version.run_id, reader.getVersions().getRunId(), "run_id", kMaxIdBytes);
     case schema::Request::PING:
       return;
+    case schema::Request::UPDATE:
+      Assign(&request->buffer, reader.getUpdate().getBuffer(), "buffer", kMaxBufferNameBytes);
+      return DecodeUpdates(reader.getUpdate().getUpdates(), request);
   }
   Refuse("the verb has number " + std::to_string(static_cast<int>(reader.which())) + ", which this server does not know");
 }
@@ -199,9 +234,9 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
 }  // namespace
 
 std::string_view ToString(Verb verb) {
-  static constexpr std::string_view kNames[] = {"Hello",      "CreateBuffer", "AlterBuffer", "DropBuffer",     "Insert",
-                                                "Sample",     "Get",          "Delete",      "PublishVersion", "WaitVersion",
-                                                "ReportCost", "Stats",        "Waiters",     "Versions",       "Ping"};
+  static constexpr std::string_view kNames[] = {
+      "Hello",          "CreateBuffer", "AlterBuffer", "DropBuffer", "Insert",  "Sample",   "Get",  "Delete",
+      "PublishVersion", "WaitVersion",  "ReportCost",  "Stats",      "Waiters", "Versions", "Ping", "Update"};
   static_assert(std::size(kNames) == static_cast<size_t>(Verb::kCount));
   return verb < Verb::kCount ? kNames[static_cast<size_t>(verb)] : "unknown";
 }

@@ -35,6 +35,7 @@ enum class Verb : uint8_t {  // Same order as the protocol's.
   kWaiters,
   kVersions,
   kPing,
+  kUpdate,
   kCount
 };
 std::string_view ToString(Verb verb);  // "Insert": the one spelling, also in metrics
@@ -54,6 +55,7 @@ struct Request {
   SampleRequest sample;
   // Get, Delete
   std::vector<std::string> ids;
+  std::vector<ItemUpdate> updates;  // Update
   uint64_t after_item = 0;
   uint32_t limit = 0;
   // Hello
@@ -117,6 +119,7 @@ class ReplyEncoder {
   void Sample(uint64_t id, SampleResult& result, OutputQueue& output);  // moves the frames out
   void Get(uint64_t id, std::vector<StoredItem>& items, std::span<const uint32_t> found, bool more, OutputQueue& output);
   void Delete(uint64_t id, uint32_t deleted, OutputQueue& output);
+  void Update(uint64_t id, std::span<const UpdateOutcome> outcomes, std::span<const uint32_t> revisions, OutputQueue& output);
   void Version(uint64_t id, const PolicyVersion& version, OutputQueue& output);
   void Versions(uint64_t id, std::span<const PolicyVersion> versions, OutputQueue& output);
   void Stats(uint64_t id, const ServerStats& stats, OutputQueue& output);

@@ -48,19 +48,26 @@ bool Cohorts::Place(Cohort* cohort) {
   if (rises) run.step = cohort->step;
   const Steps steps{run.step, cohort->step};
   cohort->withheld = cohort->current && (steps.created > steps.now || steps.staleness() > max_staleness_);
+  cohort->expired = cohort->current && steps.staleness() > evict_staleness_;
   newest_step_ = std::max(newest_step_, cohort->step);
   oldest_step_ = std::min(oldest_step_, cohort->step);
+  if (cohort->expired) expired_items_ += cohort->live;
   if (cohort->current) current_items_ += cohort->live;
   if (cohort->withheld) withheld_items_ += cohort->live;
   return rises;
 }
 
 void Cohorts::PlaceAll() {
-  current_items_ = withheld_items_ = 0;
+  current_items_ = withheld_items_ = expired_items_ = 0;
   newest_step_ = INT64_MIN;
   oldest_step_ = INT64_MAX;
   for (Cohort& cohort : cohorts_)
     if (cohort.live > 0) Place(&cohort);
+}
+
+void Cohorts::SetEvictStaleness(int64_t staleness) {
+  evict_staleness_ = staleness;
+  PlaceAll();
 }
 
 void Cohorts::SetMaxStaleness(int64_t max_staleness) {
@@ -94,7 +101,7 @@ uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
       const bool rises = Place(&cohorts_[at]);
       ++runs_[run].cohorts;
       cohort_index_.Insert(hash, at);
-      if (rises && max_staleness_ != INT64_MAX) {
+      if (rises && (max_staleness_ != INT64_MAX || evict_staleness_ != INT64_MAX)) {
         PlaceAll();
         Place(&cohorts_[at]);  // Still without an item, so PlaceAll passed it over.
       }
@@ -105,6 +112,7 @@ uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
   ++cohort.live;
   if (cohort.current) ++current_items_;
   if (cohort.withheld) ++withheld_items_;
+  if (cohort.expired) ++expired_items_;
   return at;
 }
 
@@ -112,6 +120,7 @@ void Cohorts::Remove(uint32_t at) {
   Cohort& cohort = cohorts_[at];
   if (cohort.current) --current_items_;
   if (cohort.withheld) --withheld_items_;
+  if (cohort.expired) --expired_items_;
   if (--cohort.live > 0) return;
   cohort_index_.Erase(Hash(cohort.run, cohort.epoch, cohort.version), at);
   free_cohorts_.push_back(at);

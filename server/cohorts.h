@@ -37,6 +37,10 @@ class Cohorts {
 
   // Of drawable(). O(cohorts).
   void SetMaxStaleness(int64_t max_staleness);
+  // Items staler than this by their run's step are expired: their buffer is to remove them. O(cohorts).
+  void SetEvictStaleness(int64_t staleness);
+  bool IsExpired(uint32_t cohort) const { return cohorts_[cohort].expired; }
+  uint64_t expired() const { return expired_items_; }
 
   // Counts one more live item; its cohort's index, good while any item of it lives.
   uint32_t Add(const TrajectoryFacts& facts);
@@ -89,6 +93,7 @@ class Cohorts {
     uint32_t run = 0;
     uint32_t live = 0;      // 0: free
     bool current = true;    // Not of an older epoch than its run's.
+    bool expired = false;   // Current, and so stale that it must go.
     bool withheld = false;  // Current, but newer than its run's step or too stale for it.
   };
   struct Run {
@@ -114,7 +119,8 @@ class Cohorts {
   uint32_t last_cohort_ = 0;     // Of the last Add: the next item is usually of the same.
   uint64_t current_items_ = 0;   // Live items of current epochs.
   uint64_t withheld_items_ = 0;  // Of these: in cohorts that are withheld.
-  int64_t max_staleness_ = INT64_MAX;
+  uint64_t expired_items_ = 0;
+  int64_t max_staleness_ = INT64_MAX, evict_staleness_ = INT64_MAX;
   // At least and at most the step of each cohort; made exact by CountDrawable's walk.
   int64_t newest_step_ = INT64_MIN;
   int64_t oldest_step_ = INT64_MAX;

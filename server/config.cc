@@ -42,6 +42,8 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   if (json.Has("correct_threshold")) options.correct_threshold = json.Number("correct_threshold", 0, -1e30, 1e30);
   options.priority_exponent = json.Number("priority_exponent", 1, 0, 10);
   options.staleness_decay = json.Number("staleness_decay", 0, 0, 1e15);
+  options.max_age_ms = static_cast<uint64_t>(json.DurationMs("max_age", 0));
+  if (json.Has("evict_staleness")) options.evict_staleness = json.Integer("evict_staleness", 0, 0);
   if (json.Has("max_staleness")) options.max_staleness = json.Integer("max_staleness", 0, 0);
   options.replay_ratio = json.Number("replay_ratio", 0, 0, 1e6);
   options.tolerance = json.Number("tolerance", 0, 0, 1e15);

@@ -25,17 +25,17 @@ uint32_t ItemTable::Add(const TrajectoryFacts& facts, Outcome outcome) {
   if (oldest_fresh_ == kNoSlot) oldest_fresh_ = slot;
   ++fresh_;
   identities_[slot] = {facts.id, facts.group};
-  if (slot < with_priority_) priorities_[slot] = 1;
+  if (slot < with_late_) late_[slot] = Late();
   index_.Insert(HashOf(facts.id), slot);
   return slot;
 }
 
-void ItemTable::StorePriority(uint32_t slot, float priority) {
-  if (slot >= with_priority_) {
-    priorities_.Reserve(slot_count_);
-    for (; with_priority_ < slot_count_; ++with_priority_) priorities_[with_priority_] = 1;
+ItemTable::Late& ItemTable::LateOf(uint32_t slot) {
+  if (slot >= with_late_) {
+    late_.Reserve(slot_count_);
+    with_late_ = slot_count_;
   }
-  priorities_[slot] = priority;
+  return late_[slot];
 }
 
 void ItemTable::Remove(uint32_t slot) {

@@ -32,9 +32,10 @@ struct alignas(64) Item {
   uint32_t frame_index = 0;  // Scratch of Sample: where this item's frame stands in the batch, if it stands there.
   uint32_t token_count : 24 = 0;
   uint32_t outcome_bits : 2 = 0;
-  uint32_t positive : 1 = 0;  // In the positive ring.
-  uint32_t counted : 1 = 0;   // Its insert counts in the balance of pacing (was not part of the baseline).
-  uint32_t : 4;
+  uint32_t positive : 1 = 0;      // In the positive ring.
+  uint32_t counted : 1 = 0;       // Its insert counts in the balance of pacing (was not part of the baseline).
+  uint32_t outcome_said : 1 = 0;  // by the producer or an Update, and not decided by the reward
+  uint32_t : 3;
   float reward = 0;
   uint32_t position = kNoPosition;  // In the selector's array; kNoPosition: not drawn from there.
   uint32_t older = kNoSlot;
@@ -63,10 +64,13 @@ class ItemTable {
   void Prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
 
   // For prioritized draws; 1 unless set.
-  float priority(uint32_t slot) const { return slot < with_priority_ ? priorities_[slot] : 1; }
+  float priority(uint32_t slot) const { return slot < with_late_ ? late_[slot].priority : 1; }
   void SetPriority(uint32_t slot, float priority) {
-    if (priority != 1 || slot < with_priority_) StorePriority(slot, priority);
+    if (priority != 1 || slot < with_late_) LateOf(slot).priority = priority;
   }
+  // How often the item was updated.
+  uint32_t revision(uint32_t slot) const { return slot < with_late_ ? late_[slot].revision : 0; }
+  uint32_t NextRevision(uint32_t slot) { return ++LateOf(slot).revision; }
 
   // The ends of the order and its boundary; kNoSlot when there is none.
   uint32_t oldest() const { return oldest_; }
@@ -87,7 +91,7 @@ class ItemTable {
   void RememberPage(uint64_t last_number, uint32_t last_slot);
 
   uint64_t memory_bytes() const {
-    return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes() + priorities_.memory_bytes();
+    return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes() + late_.memory_bytes();
   }
   // Dies with a message if order, boundary, index or free list contradict each other. O(slots).
   void CheckInvariants() const;
@@ -104,16 +108,21 @@ class ItemTable {
     Key128 group;
   };
 
-  void StorePriority(uint32_t slot, float priority);
+  // What most items of most buffers have none of.
+  struct Late {
+    float priority = 1;
+    uint32_t revision = 0;
+  };
+  Late& LateOf(uint32_t slot);
 
   // Ids are hashes already, keyed by a secret of this process.
   static uint64_t HashOf(const Key128& id) { return id.low; }
 
   SegmentedArray<Item, 1024> items_;
   SegmentedArray<Identity, 1024> identities_;
-  SegmentedArray<float, 4096> priorities_;  // of the first with_priority_ slots; most buffers have none
+  SegmentedArray<Late, 4096> late_;  // of the first with_late_ slots
   SlotIndex index_;
-  uint32_t with_priority_ = 0;
+  uint32_t with_late_ = 0;
   uint32_t slot_count_ = 0;  // Slots handed out so far.
   uint32_t free_ = kNoSlot;
   uint32_t oldest_ = kNoSlot;

@@ -227,7 +227,7 @@ Awaitable<Verdict> ReplayService::PublishVersion(IoThread& thread, PolicyVersion
   co_return co_await RunOn(control(), thread, std::move(work));
 }
 
-// --- Get, Delete, ReportCost -----------------------------------------------------------------------------------------------------
+// --- Get, Delete, Update, ReportCost -----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -280,6 +280,16 @@ Awaitable<void> ReplayService::DeleteAtHome(BufferHost& host, const Request& req
   if (result.deleted > 0) Pump(host);
 }
 
+Awaitable<void> ReplayService::UpdateAtHome(BufferHost& host, const Request& request, GetResult& result) {
+  if (!host.buffer) {
+    result.verdict = Dropped(host.name);
+    co_return;
+  }
+  for (const ItemUpdate& update : request.updates)
+    result.outcomes.push_back(host.buffer->Update(update, &result.revisions.emplace_back()));
+  Pump(host);
+}
+
 Awaitable<void> ReplayService::Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
                                    GetResult& result) {
   Awaitable<void> work = GetAtHome(*host, request, result);
@@ -292,6 +302,12 @@ Awaitable<void> ReplayService::Delete(IoThread& thread, std::shared_ptr<BufferHo
   co_await RunOn(host->home, thread, std::move(work));
 }
 
+Awaitable<void> ReplayService::Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
+                                      GetResult& result) {
+  Awaitable<void> work = UpdateAtHome(*host, request, result);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
 Awaitable<void> ReplayService::ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost) {
   Awaitable<void> work = CostAtHome(*host, cost);
   co_await RunOn(host->home, thread, std::move(work));
@@ -301,6 +317,12 @@ Awaitable<void> ReplayService::CountRejected(IoThread& thread, std::shared_ptr<B
                                              Key128 writer, uint64_t sequence) {
   Awaitable<void> work = RejectedAtHome(*host, trajectories, writer, sequence);
   co_await RunOn(host->home, thread, std::move(work));
+}
+
+void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
+  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
+  for (const auto& [name, host] : *thread.directory)
+    if (&host->home == &thread && host->buffer && host->buffer->OnTime(static_cast<uint64_t>(now_ms))) Pump(*host);
 }
 
 // --- Stats, Waiters --------------------------------------------------------------------------------------------------------------

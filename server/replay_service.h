@@ -124,10 +124,13 @@ class ReplayService {
     std::vector<uint32_t> found;
     bool more = false;
     uint32_t deleted = 0;
+    std::vector<UpdateOutcome> outcomes;
+    std::vector<uint32_t> revisions;
   };
-  // `request` stays valid until the call returns. Get and Delete.
+  // `request` stays valid until the call returns. Get, Delete and Update.
   Awaitable<void> Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
+  Awaitable<void> Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
   Awaitable<Verdict> CreateBuffer(IoThread& thread, const Request& request);
@@ -145,6 +148,8 @@ class ReplayService {
   Awaitable<Verdict> ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller);
   MemoryBudget& budget() { return budget_; }
 
+  // On each thread, a few times a second: what has become too old leaves its buffers there.
+  void OnTime(IoThread& thread, SteadyTime now);
   // On each thread: ends all waiting, refuses new waits.
   void Drain(IoThread& thread);
 
@@ -172,6 +177,7 @@ class ReplayService {
 
   Awaitable<void> PumpAtHome(BufferHost& host);
   Awaitable<void> DeleteAtHome(BufferHost& host, const Request& request, GetResult& result);
+  Awaitable<void> UpdateAtHome(BufferHost& host, const Request& request, GetResult& result);
   Awaitable<void> StatsOn(IoThread& thread, const std::string& buffer, ServerStats& stats);
   Awaitable<void> MemoryWaitsOn(IoThread& thread, ServerStats& stats);
   Awaitable<void> WaitersOn(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters);

@@ -52,6 +52,9 @@ void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   to.setStalenessDecay(from.staleness_decay);
   to.setHasMaxStaleness(from.max_staleness.has_value());
   to.setMaxStaleness(from.max_staleness.value_or(0));
+  to.setMaxAgeMs(from.max_age_ms);
+  to.setHasEvictStaleness(from.evict_staleness.has_value());
+  to.setEvictStaleness(from.evict_staleness.value_or(0));
   to.setMaxDraws(from.max_draws);
   to.setHasCorrectThreshold(from.correct_threshold.has_value());
   to.setCorrectThreshold(from.correct_threshold.value_or(0));
@@ -224,7 +227,7 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 5 * count + frame_count / 2 + 1);
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 6 * count + frame_count / 2 + 1);
   reply.setId(id);
   auto sample = reply.initSample();
   sample.setStep(result.step);
@@ -239,6 +242,8 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     draw.setStaleness(from.staleness);
     draw.setStepsSinceLastUse(from.steps_since_last_use);
     draw.setItem(from.item);
+    draw.setReward(from.reward);
+    draw.setRevision(from.revision);
   }
   auto sizes = sample.initFrameBytes(frame_count);
   uint64_t payload_bytes = 0;
@@ -278,6 +283,21 @@ void ReplyEncoder::Delete(uint64_t id, uint32_t deleted, OutputQueue& output) {
   auto reply = builder_.Start<schema::Reply>(kReplyWords);
   reply.setId(id);
   reply.initDelete().setDeleted(deleted);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Update(uint64_t id, std::span<const UpdateOutcome> outcomes, std::span<const uint32_t> revisions,
+                          OutputQueue& output) {
+  const auto count = static_cast<uint32_t>(outcomes.size());
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + count);
+  reply.setId(id);
+  auto update = reply.initUpdate();
+  auto to_outcomes = update.initOutcomes(count);
+  auto to_revisions = update.initRevisions(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    to_outcomes.set(i, static_cast<uint8_t>(outcomes[i]));
+    to_revisions.set(i, revisions[i]);
+  }
   Send(builder_, 0, output);
 }
 

@@ -174,6 +174,7 @@ Awaitable<void> Server::Sweep(IoThread& thread, Timer& timer) {
       const uint64_t given_back = heap_watch_.Check(now);
       if (given_back > 0) Log(LogLevel::kInfo, "free memory given back", {{"bytes", std::to_string(given_back)}});
     }
+    service_.OnTime(thread, now);
     for (Session* session : thread.sessions) {
       const char* why = nullptr;
       if (!session->IsStuck(now, &why)) continue;

@@ -55,7 +55,7 @@ Awaitable<void> Session::FinishOther() {
       thread_.encoder.Waiters(request_.id, waiters, output_);
       co_return;
     }
-    default:  // Get, Delete, ReportCost, and a Sample of a buffer that is not there.
+    default:  // Get, Delete, Update, ReportCost, and a Sample of a buffer that is not there.
       if (std::shared_ptr<BufferHost> host = service_.Find(thread_, request_.buffer)) {
         co_await FinishWithBuffer(std::move(host));
         co_return;
@@ -73,6 +73,8 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
   ReplayService::GetResult result;
   if (request_.verb == Verb::kGet) {
     co_await service_.Get(thread_, host, request_, result);
+  } else if (request_.verb == Verb::kUpdate) {
+    co_await service_.Update(thread_, host, request_, result);
   } else {
     co_await service_.Delete(thread_, host, request_, result);
   }
@@ -80,6 +82,8 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     Reply(result.verdict);
   } else if (request_.verb == Verb::kGet) {
     thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
+  } else if (request_.verb == Verb::kUpdate) {
+    thread_.encoder.Update(request_.id, result.outcomes, result.revisions, output_);
   } else {
     thread_.encoder.Delete(request_.id, result.deleted, output_);
   }

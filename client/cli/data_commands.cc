@@ -1,4 +1,4 @@
-// import (insert), sample, get, delete, export: trajectories in and out.
+// import (insert), sample, get, delete, update, export: trajectories in and out.
 
 #include <algorithm>
 #include <cerrno>
@@ -63,6 +63,8 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
       PrintWithTrajectory({{"slot", slot},
                            {"item", draw.item},
                            {"draw_count", draw.draw_count},
+                           {"reward", draw.reward},
+                           {"revision", draw.revision},
                            {"probability", draw.probability},
                            {"staleness", draw.staleness},
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
@@ -142,6 +144,36 @@ int RunDelete(const Context& context, const std::string& buffer, const std::vect
     Print("deleted " + Count(deleted) + " of " + Count(ids.size()) + "\n");
   }
   return deleted == ids.size() ? kOk : kFailed;
+}
+
+int RunUpdate(const Context& context, const std::string& buffer, std::vector<std::string> ids, ItemUpdate update) {
+  std::vector<ItemUpdate> updates;
+  for (std::string& id : ids) {
+    update.trajectory_id = std::move(id);
+    updates.push_back(update);
+  }
+  Client client(context.client_options());
+  uint64_t updated = 0;
+  for (size_t begin = 0; begin < updates.size(); begin += kIdsPerRequest) {
+    const auto some = std::span(updates).subspan(begin, std::min(kIdsPerRequest, updates.size() - begin));
+    const Result<std::vector<UpdateResult>> results = client.Update(buffer, some);
+    if (!results) return Fail(context, results.error());
+    for (size_t i = 0; i < results->size(); ++i) {
+      const UpdateResult& result = (*results)[i];
+      const bool done = result.outcome == UpdateResult::Outcome::kDone;
+      const std::string what = done                                                 ? "updated"
+                               : result.outcome == UpdateResult::Outcome::kNotThere ? "not there"
+                                                                                    : "has another revision";
+      updated += done;
+      if (context.json)
+        PrintJson({{"trajectory_id", some[i].trajectory_id}, {"outcome", what}, {"revision", result.revision}});
+      else if (!done)
+        Print(Printable(some[i].trajectory_id) + ": " + what + (result.revision > 0 ? ", " + Count(result.revision) : "") +
+              "\n");
+    }
+  }
+  if (!context.json) Print("updated " + Count(updated) + " of " + Count(updates.size()) + "\n");
+  return updated == updates.size() ? kOk : kFailed;
 }
 
 // --- export ----------------------------------------------------------------------------------------------------------------
@@ -262,19 +294,21 @@ void AddDataCommands(CLI::App* app, Context* context) {
     std::string buffer, path = "-";
     std::vector<std::string> ids;
     SampleOptions sample;
+    ItemUpdate update;
+    std::string correct;
   };
   const auto given = std::make_shared<Arguments>();
   const auto add_buffer = [given](CLI::App* command) {
     command->add_option("BUFFER", given->buffer, "Name of the buffer")->required();
   };
 
-  CLI::App* sample =
-      add("sample", "Draw trajectories, as a trainer would (they count as draws)",
-          "With --json a line for each slot: slot, item, draw_count, probability, staleness, steps_since_last_use "
-          "(null: first use),\nstep, trajectory (as in import --help).\n\n"
-          "Examples:\n"
-          "  replayctl sample rollouts -n 4\n"
-          "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward");
+  CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
+                         "With --json a line for each slot: slot, item, draw_count, reward, revision, probability, staleness, "
+                         "steps_since_last_use "
+                         "(null: first use),\nstep, trajectory (as in import --help).\n\n"
+                         "Examples:\n"
+                         "  replayctl sample rollouts -n 4\n"
+                         "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward");
   add_buffer(sample);
   sample->add_option("-n,--count", given->sample.count, "Draws")
       ->check(CLI::Range(1, 65'536))
@@ -296,6 +330,28 @@ void AddDataCommands(CLI::App* app, Context* context) {
   add_buffer(remove);
   remove->add_option("ID", given->ids, "Trajectory ids")->required();
   remove->callback([=] { context->run = [=] { return RunDelete(*context, given->buffer, given->ids); }; });
+
+  CLI::App* update =
+      add("update", "Write what is known later: priority, reward, correctness",
+          "The trajectory itself does not change; draws tell the new reward and the item's revision, which counts updates.\n"
+          "With --json a line for each id: trajectory_id, outcome, revision.\n\n"
+          "Examples:\n"
+          "  replayctl update rollouts p7-2 p7-3 --priority 0.5\n"
+          "  replayctl update rollouts p7-2 --reward 1 --correct yes --revision 0");
+  add_buffer(update);
+  update->add_option("ID", given->ids, "Trajectory ids")->required();
+  update->add_option("--priority", given->update.priority, "For the selector prioritized: 0 (never drawn) to 1e9");
+  update->add_option("--reward", given->update.reward, "Decides about correctness anew where nobody said it");
+  update->add_option("--correct", given->correct, "yes | no | unknown")
+      ->check(CLI::IsMember({"yes", "no", "unknown"}).description(""));
+  update->add_option("--revision", given->update.revision, "Only if the item has this revision");
+  update->callback([=] {
+    if (!given->correct.empty())
+      given->update.correct = given->correct == "yes"  ? Correctness::kYes
+                              : given->correct == "no" ? Correctness::kNo
+                                                       : Correctness::kUnknown;
+    context->run = [=] { return RunUpdate(*context, given->buffer, given->ids, given->update); };
+  });
 
   CLI::App* export_command =
       add("export", "Write a buffer as JSON Lines, oldest first",

@@ -184,6 +184,18 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
       ->check(one_of({kSelectorNames.begin(), kSelectorNames.end()}));
   add("--priority-exponent", &o->priority_exponent, "X", "prioritized: a draw's weight is priority^X (default 1)");
   add("--staleness-decay", &o->staleness_decay, "STEPS", "prioritized, recency: times exp(-staleness / STEPS); 0: not");
+  app->add_option_function<std::string>(
+         "--max-age",
+         [o](const std::string& text) {
+           milliseconds age{};
+           if (!ParseDuration(text, &age))
+             throw CLI::ValidationError("--max-age", "\"" + text + "\" is not a duration such as 90s or 30m");
+           o->max_age = age;
+         },
+         "Evict items once this old; 0: never. Seconds, or with ms, s, m")
+      ->type_name("DURATION")
+      ->group(group);
+  add("--evict-staleness", &o->evict_staleness, "STEPS", "Evict items once staler than this; -1: never");
   add("--max-staleness", &o->max_staleness, "STEPS", "Items staler than this are not drawn; -1: any are");
   add("--max-draws", &o->max_draws, "N", "Remove an item once drawn this often; 0: never");
   add("--correct-threshold", &o->correct_threshold, "REWARD",

@@ -102,6 +102,8 @@ inline Json JsonOf(const BufferOptions& o) {
   put("priority_exponent", o.priority_exponent);
   put("staleness_decay", o.staleness_decay);
   put("max_staleness", o.max_staleness);
+  json["max_age_ms"] = o.max_age ? Json(o.max_age->count()) : Json(nullptr);
+  put("evict_staleness", o.evict_staleness);
   put("max_draws", o.max_draws);
   put("correct_threshold", o.correct_threshold);
   put("replay_ratio", o.replay_ratio);

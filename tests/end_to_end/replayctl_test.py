@@ -89,7 +89,7 @@ def test_wrong_usage_ends_with_64_and_says_why(daemon, arguments, said):
 @pytest.mark.parametrize(
     "command",
     ["", "ping", "stats", "waiters", "buffer", "buffer create", "buffer alter", "buffer list", "buffer describe", "buffer drop",
-     "versions", "versions list", "versions publish", "versions wait", "import", "insert", "sample", "get", "delete", "export", "bench"],
+     "versions", "versions list", "versions publish", "versions wait", "import", "insert", "sample", "get", "delete", "update", "export", "bench"],
 )
 def test_every_command_has_help_with_an_example(daemon, command):
     done = daemon.ctl(*command.split(), "--help")
@@ -176,7 +176,8 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
     described = daemon.json("buffer", "describe", "life")["options"]
     assert described == {
         "capacity_items": 100, "capacity_bytes": 65536, "retention": "positive_bias", "delta": "0.29", "selector": "uniform",
-        "priority_exponent": 1.0, "staleness_decay": 0.0, "max_staleness": None, "max_draws": 9, "correct_threshold": 0.5,
+        "priority_exponent": 1.0, "staleness_decay": 0.0, "max_staleness": None, "max_age_ms": 0, "evict_staleness": None,
+        "max_draws": 9, "correct_threshold": 0.5,
         "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
         "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11,
     }  # fmt: skip
@@ -323,7 +324,7 @@ def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
 def test_sample_tells_of_each_slot(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
     slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
-    assert set(slots[0]) == {"slot", "item", "draw_count", "probability", "staleness", "steps_since_last_use", "step", "trajectory"}
+    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "trajectory"}
     assert [slot["slot"] for slot in slots] == list(range(6))
     assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
     assert slots[0]["steps_since_last_use"] is None
@@ -350,6 +351,44 @@ def test_what_was_drawn_how_stale_and_how_important_items_are_decides_who_is_dra
     few = daemon.json_lines("sample", selector, "-n", 50, "--step", 4, "--max-staleness", 1)
     assert {draw["staleness"] for draw in few} == {0, 1}
     daemon.ctl("buffer", "drop", selector, "--yes")
+
+
+def test_an_update_changes_what_is_drawn_and_told_but_not_the_trajectory(daemon):
+    daemon.ctl("buffer", "create", "updated", "--capacity-items", 10, "--selector", "prioritized")
+    daemon.ctl("import", "updated", input=line("a", reward=0.25) + line("b") + line("c"))
+    assert daemon.json("update", "updated", "a", "--reward", 0.5, "--revision", 0) == {"trajectory_id": "a", "outcome": "updated", "revision": 1}
+    again = daemon.ctl("update", "updated", "a", "--reward", 0.75, "--revision", 0, check=False)
+    assert (again.returncode, again.stdout) == (FAILED, "a: has another revision, 1\nupdated 0 of 1\n")
+    assert daemon.json_lines("update", "updated", "b", "c", "nobody", "--priority", 0, check=False)[2]["outcome"] == "not there"
+    draws = daemon.json_lines("sample", "updated", "-n", 20)
+    assert {(draw["trajectory"]["trajectory_id"], draw["reward"], draw["revision"]) for draw in draws} == {("a", 0.5, 1)}
+    assert {draw["trajectory"]["reward"] for draw in draws} == {0.25}
+    daemon.ctl("update", "updated", "a", "--priority", 0)
+    waits = daemon.ctl("sample", "updated", "--timeout", 0, "--json", check=False)
+    assert error_of(waits)["reason"] == "filter" and "3 have priority 0" in error_of(waits)["message"]
+    wrong = daemon.ctl("update", "updated", "a", "--priority", -1, "--json", check=False)
+    assert "priority is -1.000000: it must be from 0 to 1e9" in error_of(wrong)["message"]
+    daemon.ctl("buffer", "drop", "updated", "--yes")
+
+
+def test_what_is_too_old_or_too_stale_leaves(daemon):
+    daemon.ctl("buffer", "create", "aging", "--evict-staleness", 3)
+    daemon.ctl("import", "aging", input="".join(line(f"t{i}", run_id="aging", version_segments=[[1, 3, i]]) for i in range(6)))
+    assert items(daemon, "aging") == 4  # of version 5 and not more than 3 older, while nothing is published
+    daemon.ctl("versions", "publish", 7, "--run", "aging")
+    stats = daemon.json("stats", "aging")["buffers"][0]
+    assert (stats["items"], stats["removed"]["staleness"]) == (2, 4)
+    daemon.ctl("buffer", "alter", "aging", "--max-age", "1s")
+    deadline = time.monotonic() + 20
+    while items(daemon, "aging") > 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert daemon.json("stats", "aging")["buffers"][0]["removed"]["age"] == 2
+    assert "is not a duration" in daemon.ctl("buffer", "alter", "aging", "--max-age", "soon", check=False).stderr
+    assert daemon.json("buffer", "alter", "aging", "--max-age", "0", "--evict-staleness", "-1") == {"altered": "aging"}
+    daemon.ctl("import", "aging", input=line("old", run_id="aging", version_segments=[[1, 3, 0]]))
+    assert items(daemon, "aging") == 1
+    daemon.ctl("buffer", "drop", "aging", "--yes")
 
 
 def test_the_best_stay_beside_the_freshest(daemon):

@@ -140,7 +140,9 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   source.priority_exponent = 2;
   source.staleness_decay = 3;
   source.max_staleness = 14;
-  EXPECT_EQ(18u, OptionNames().size());
+  source.max_age_ms = 15'000;
+  source.evict_staleness = 16;
+  EXPECT_EQ(20u, OptionNames().size());
   BufferOptions target;
   for (const std::string_view name : OptionNames()) EXPECT_TRUE(CopyOption(name, source, &target)) << name;
   EXPECT_EQ(7u, target.capacity_items);
@@ -151,6 +153,8 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   EXPECT_EQ(2, target.priority_exponent);
   EXPECT_EQ(3, target.staleness_decay);
   EXPECT_EQ(14, target.max_staleness);
+  EXPECT_EQ(15'000u, target.max_age_ms);
+  EXPECT_EQ(16, target.evict_staleness);
   EXPECT_EQ(9u, target.max_draws);
   EXPECT_EQ(0.5, target.correct_threshold);
   EXPECT_EQ(1.5, target.replay_ratio);

@@ -67,6 +67,9 @@ struct ModelItem {
   bool counted = false;
   uint32_t draws = 0;
   int64_t last_use = 0;
+  uint64_t time_ms = 0;
+  uint32_t revision = 0;
+  bool outcome_said = false;
   bool seen = false;  // in this pass of selector epoch
 };
 
@@ -82,7 +85,9 @@ struct Model {
   uint64_t outstanding = 0;
   bool starving = false;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, drawn = 0;
-  std::array<uint64_t, 4> removed{};
+  std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
+  uint64_t now_ms = 0;
+  std::optional<uint64_t> mark_ms;  // insert times are rounded down to a thousandth of max_age
 
   // --- What may be drawn ---
   bool OldEpoch(const ModelItem& item) const { return item.said.epoch < versions.CurrentEpoch(item.said.run); }
@@ -154,6 +159,23 @@ struct Model {
       at = runs.count(at->first) ? std::next(at) : newest_seen.erase(at);
   }
 
+  void EvictStale() {
+    std::vector<bool> stale;
+    for (const ModelItem& item : items)
+      stale.push_back(!OldEpoch(item) && Now(item, {}) - StepOf(item) > options.evict_staleness.value_or(INT64_MAX));
+    for (size_t at = items.size(); at-- > 0;)
+      if (stale[at]) Remove(at, RemoveReason::kStaleness);
+  }
+  void EvictAged() {
+    for (size_t at = items.size(); options.max_age_ms > 0 && at-- > 0;)
+      if (now_ms >= items[at].time_ms + options.max_age_ms) Remove(at, RemoveReason::kAge);
+  }
+  void OnTime(uint64_t now) {
+    now_ms = std::max(now_ms, now);
+    EvictAged();
+    Retain();
+  }
+
   // --- Requests ---
   std::string Insert(const std::vector<fake::Trajectory>& batch, uint64_t writer, uint64_t sequence, uint64_t through,
                      InsertResult* result) {
@@ -195,13 +217,16 @@ struct Model {
     const double after = balance() + static_cast<double>(count) * options.replay_ratio;
     if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
     if (paced && !filling) inserted += static_cast<double>(count);
+    if (options.max_age_ms > 0 && (!mark_ms || now_ms >= *mark_ms + options.max_age_ms / 1'000 + 1)) mark_ms = now_ms;
     result->first_item = next_number;
     result->count = static_cast<uint32_t>(count);
     for (const auto& trajectory : batch) {
       ModelItem item;
       item.said = trajectory;
       item.number = next_number++;
+      item.time_ms = mark_ms.value_or(0);
       item.outcome = trajectory.correct;
+      item.outcome_said = item.outcome != Outcome::kUnknown;
       if (item.outcome == Outcome::kUnknown && options.correct_threshold)
         item.outcome =
             trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
@@ -214,6 +239,7 @@ struct Model {
     offered += count;
     accepted += count;
     if (writer != 0) receipts[writer][sequence] = {result->first_item, result->count};
+    EvictStale();
     Retain();
     result->live = items.size();
     return "done";
@@ -312,6 +338,8 @@ struct Model {
       ASSERT_EQ(now - StepOf(*at), draw.staleness);
       ASSERT_EQ(at->draws == 0 ? -1 : std::max<int64_t>(0, now - at->last_use), draw.steps_since_last_use);
       ASSERT_EQ(++at->draws, draw.draw_count);
+      ASSERT_EQ(at->said.reward, draw.reward);
+      ASSERT_EQ(at->revision, draw.revision);
       at->last_use = now;
     }
     ASSERT_EQ(frames.size(), result.frames.size());
@@ -339,16 +367,50 @@ struct Model {
     return false;
   }
 
+  UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision) {
+    *revision = 0;
+    for (size_t at = 0; at < items.size(); ++at) {
+      ModelItem& item = items[at];
+      if (item.said.id != update.id) continue;
+      *revision = item.revision;
+      if (update.revision && *update.revision != item.revision) return UpdateOutcome::kOtherRevision;
+      *revision = ++item.revision;
+      item.said.priority = update.priority.value_or(item.said.priority);
+      item.said.reward = update.reward.value_or(item.said.reward);
+      if (update.correct) {
+        item.outcome = *update.correct;
+        item.outcome_said = *update.correct != Outcome::kUnknown;
+      }
+      if ((update.correct || update.reward) && !item.outcome_said) {
+        item.outcome = Outcome::kUnknown;
+        if (options.correct_threshold)
+          item.outcome =
+              item.said.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
+      }
+      if (update.correct || update.reward) Retain();
+      return UpdateOutcome::kDone;
+    }
+    return UpdateOutcome::kNotThere;
+  }
+
   void Alter(const BufferOptions& altered) {
     carried = balance();
     inserted = drawn_paced = 0;
     const bool other_selector = altered.selector != options.selector || altered.staleness_decay != options.staleness_decay ||
                                 altered.priority_exponent != options.priority_exponent;
+    const bool ages_now = options.max_age_ms == 0;
     options = altered;
+    if (options.max_age_ms == 0) mark_ms.reset();
+    if (options.max_age_ms > 0 && ages_now) {
+      mark_ms = now_ms;
+      for (ModelItem& item : items) item.time_ms = now_ms;
+    }
     if (other_selector)
       for (ModelItem& item : items) item.seen = false;
     carried = std::clamp(carried, -options.tolerance, options.tolerance);
     DropDrawnOut();
+    EvictStale();
+    EvictAged();
     Retain();
   }
 
@@ -429,6 +491,8 @@ class Simulation {
                        to_string(options.capacity_bytes) + " bytes, min_size " + to_string(options.min_size) + ", max_draws " +
                        to_string(options.max_draws) + ", exponent " + NumberText(options.priority_exponent) + ", decay " +
                        NumberText(options.staleness_decay);
+    if (options.max_age_ms > 0) text += ", max_age " + to_string(options.max_age_ms);
+    if (options.evict_staleness) text += ", evict_staleness " + to_string(*options.evict_staleness);
     if (options.max_staleness) text += ", max_staleness " + to_string(*options.max_staleness);
     if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
     if (options.replay_ratio > 0)
@@ -443,14 +507,18 @@ class Simulation {
       Insert();
     else if (dice < 75)
       Sample();
-    else if (dice < 83)
+    else if (dice < 80)
       Delete();
+    else if (dice < 83)
+      Update();
     else if (dice < 91)
       Publish();
     else if (dice < 93)
       Alter();
-    else if (dice < 97)
+    else if (dice < 96)
       Get();
+    else if (dice < 97)
+      Time();
     else
       Scan();
   }
@@ -468,6 +536,8 @@ class Simulation {
       options.priority_exponent = static_cast<double>(Below(5)) / 2;
       options.staleness_decay = Below(2) ? 0 : static_cast<double>(1 + Below(8));
       if (Below(3) == 0) options.max_staleness = static_cast<int64_t>(Below(8));
+      if (Below(3) == 0) options.max_age_ms = 1'000 + Below(5'000);
+      if (Below(3) == 0) options.evict_staleness = static_cast<int64_t>(Below(10));
       options.max_draws = Below(3) ? 0 : static_cast<uint32_t>(1 + Below(6));
       if (Below(2)) options.correct_threshold = 0.5;
       options.min_size = 1 + Below(8);
@@ -551,6 +621,23 @@ class Simulation {
     log_.push_back("delete " + id);
     ASSERT_EQ(model_.Delete(id), buffer_->Delete(id));
   }
+  void Update() {
+    ItemUpdate update;
+    update.id = SomeId();
+    if (Below(2)) update.priority = static_cast<float>(Below(4)) / 2;
+    if (Below(2)) update.reward = static_cast<float>(Below(5)) / 4;
+    if (Below(3) == 0) update.correct = static_cast<Outcome>(Below(3));
+    if (Below(3) == 0) update.revision = static_cast<uint32_t>(Below(3));
+    log_.push_back("update " + update.id + (update.priority ? " priority " + NumberText(*update.priority) : "") +
+                   (update.reward ? " reward " + NumberText(*update.reward) : "") +
+                   (update.correct ? " correct " + to_string(static_cast<int>(*update.correct)) : "") +
+                   (update.revision ? " if revision " + to_string(*update.revision) : ""));
+    uint32_t expected_revision = 0, revision = 0;
+    const UpdateOutcome expected = model_.Update(update, &expected_revision);
+    coverage_->Add("update: " + to_string(static_cast<int>(expected)));
+    ASSERT_EQ(expected, buffer_->Update(update, &revision));
+    ASSERT_EQ(expected_revision, revision);
+  }
   void Get() {
     const std::string id = SomeId();
     log_.push_back("get " + id);
@@ -580,6 +667,17 @@ class Simulation {
     versions_ = next;
     model_.versions.runs[published.run_id].push_back({published.epoch, published.version, published.step});
     buffer_->OnPublish(versions_);
+    model_.EvictStale();
+    model_.Retain();
+  }
+
+  void Time() {
+    now_ms_ += Below(4) == 0 ? Below(3'000) : Below(50);
+    const uint64_t told = Below(10) ? now_ms_ : now_ms_ - std::min(now_ms_, Below(5'000));  // a clock may go back
+    log_.push_back("time " + to_string(told));
+    const uint64_t before = model_.items.size();
+    model_.OnTime(told);
+    ASSERT_EQ(model_.items.size() < before, buffer_->OnTime(told));
   }
 
   void Alter() {
@@ -631,6 +729,7 @@ class Simulation {
   SampleResult result_;
   uint64_t next_id_ = 0, tag_ = 0, scan_after_ = 0;
   int64_t version_ = 10;
+  uint64_t now_ms_ = 0;
   std::map<uint64_t, uint64_t> sequences_;
 };
 
@@ -701,7 +800,7 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
   }
   for (const char* what : {"sample: waits min_size", "sample: waits pacing", "sample: waits staleness", "sample: waits filter",
                            "insert: waits pacing", "insert: done again", "removed: capacity", "removed: bytes",
-                           "removed: max_draws", "removed: deleted"})
+                           "removed: max_draws", "removed: deleted", "removed: age", "removed: staleness"})
     EXPECT_GE(coverage.counts[what], 1'000u) << what;
 }
 

@@ -124,13 +124,13 @@ TEST(ReplyEncoder, ListsDistinctFramesOnceAndSlotsByReference) {
     SampleResult result;
     result.frames = {Frame::Allocate(64), Frame::Allocate(32)};
     for (Frame& frame : result.frames) std::memset(frame.mutable_data(), 0, frame.size());
-    result.draws = {{0, 1, 0.5, 3, -1, 11}, {1, 1, 0.5, 2, -1, 12}, {0, 2, 0.5, 3, 0, 11}};
+    result.draws = {{0, 1, 0.5, 3, -1, 11}, {1, 1, 0.5, 2, -1, 12}, {0, 2, 0.5, 3, 0, 11, 0.25, 7}};
     result.step = 20;
     encoder.Sample(5, result, output);
   });
   EXPECT_THAT(text, HasSubstr("frameBytes = [64, 32]"));
-  EXPECT_THAT(text,
-              HasSubstr("(frame = 0, drawCount = 2, probability = 0.5, staleness = 3, stepsSinceLastUse = 0, item = 11)"));
+  EXPECT_THAT(text, HasSubstr("(frame = 0, drawCount = 2, probability = 0.5, staleness = 3, stepsSinceLastUse = 0, item = 11, "
+                              "reward = 0.25, revision = 7)"));
 }
 
 TEST(ReplyEncoder, FitsTheLargestReplies) {

@@ -116,6 +116,8 @@ struct BufferOptions {
   std::optional<double> priority_exponent{};  // prioritized: weight = priority^exponent …
   std::optional<double> staleness_decay{};    // … · exp(-staleness / decay), in gradient steps; 0: not. recency needs it
   std::optional<int64_t> max_staleness{};     // staler items are not drawn, in gradient steps; -1: any are
+  std::optional<milliseconds> max_age{};      // evicted once this old; 0: never
+  std::optional<int64_t> evict_staleness{};   // evicted once staler than this, in gradient steps; -1: never
   std::optional<uint32_t> max_draws{};        // removed once drawn this often; 0: unbounded
   std::optional<double> correct_threshold{};  // reward >= this counts as correct where the producer did not say
   std::optional<double> replay_ratio{};       // target draws per insert; 0: no pacing
@@ -143,6 +145,8 @@ struct Draw {
   int64_t staleness = 0;              // Gradient steps.
   int64_t steps_since_last_use = -1;  // -1: first use.
   uint64_t item = 0;                  // Insertion number.
+  float reward = 0;                   // As updated last; the trajectory keeps what was inserted.
+  uint32_t revision = 0;              // How often the item was updated.
 };
 
 struct Batch {
@@ -233,6 +237,21 @@ struct ClientOptions {
   milliseconds call_timeout{30'000};  // Longest time for a reply beyond the wait a call asked for.
 };
 
+// What is known later than the insert: the trajectory itself does not change.
+struct ItemUpdate {
+  std::string trajectory_id{};
+  std::optional<float> priority{};  // 0 (never drawn by the selector prioritized) to 1e9
+  std::optional<float> reward{};    // Where nobody said whether it is correct, that is decided by it anew.
+  std::optional<Correctness> correct{};
+  std::optional<uint32_t> revision{};  // Only if the item has this one.
+};
+
+struct UpdateResult {
+  enum class Outcome : uint8_t { kDone, kNotThere, kOtherRevision };
+  Outcome outcome = Outcome::kDone;
+  uint32_t revision = 0;  // Of the item now.
+};
+
 struct SampleOptions {
   uint32_t count = 1;
   std::optional<int64_t> step{};           // The gradient step that will use the batch.
@@ -285,6 +304,9 @@ class Client {
   // Oldest first, the items inserted after insertion number `after`.
   Result<std::vector<StoredTrajectory>> Scan(const std::string& buffer, uint64_t after, uint32_t limit);
   Result<uint32_t> Delete(const std::string& buffer, std::span<const std::string> ids);
+
+  // Each by itself, in this order, at most 512 a call; a result for each.
+  Result<std::vector<UpdateResult>> Update(const std::string& buffer, std::span<const ItemUpdate> updates);
 
   Result<PolicyVersion> PublishVersion(const PolicyVersion& version);
   // The newest version later than (epoch, version), waiting for one; any version if `version` is absent.
