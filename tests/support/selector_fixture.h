@@ -7,19 +7,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <vector>
 
 #include "server/selectors.h"
+#include "tests/support/chi_square.h"
 
 namespace replay::server::test {
 
-// Upper tail of chi-square with many degrees of freedom (Wilson-Hilferty).
-inline double ChiSquareTail(double statistic, double degrees) {
-  const double z = (std::cbrt(statistic / degrees) - (1 - 2 / (9 * degrees))) / std::sqrt(2 / (9 * degrees));
-  return 0.5 * std::erfc(z / std::sqrt(2.0));
-}
+using ::replay::test::ChiSquareTail;
 
 inline BufferOptions With(SelectorKind kind, double exponent = 1, double decay = 0) {
   BufferOptions options;
