@@ -63,7 +63,6 @@ test_packages=(
   clang-tidy
   libgtest-dev
   libgmock-dev
-  libbenchmark-dev
   libhiredis-dev # the benchmarks compare with Redis
   redis-server
   valgrind # counts instructions

@@ -121,7 +121,6 @@ LIBRARIES = {
     ),
     # Tests only.
     "GoogleTest": Library(r"gtest/|gmock/"),
-    "Google Benchmark": Library(r"benchmark/"),
     "hiredis": Library(r"hiredis/"),
     "instruction counting and sanitizers": Library(r"valgrind/|sanitizer/"),
 }

@@ -1,21 +1,44 @@
-// What a decision costs, and what an item costs beyond its frame, at 10^3 to 10^7 items.
+// decision_bench: what a decision of Buffer costs, and what an item costs beyond its frame, for each selector and retention at
+// 10^3 to 10^7 items. See --help.
 //
-//   draw/<selector>/<items>      ns per draw of a batch of 256, all bookkeeping and frame references included
-//   touch/<items>                ns per item for the least a draw has to do with the same memory: position, row, a reference to
-//                                the frame. What it costs at 10^7 items more than at 10^3 are cache misses and page walks.
-//   insert/<items>               ns per trajectory inserted into a full buffer, the eviction it causes included
-//   bytes_per_item               index and header of the frame; the frame's own bytes are not counted
+//   ns per draw      of a batch of 256, all bookkeeping and frame references included
+//   ns per insert    of one trajectory in a request of its own into a full buffer, the eviction it causes included
+//   bytes per item   what the index says of itself, and the header of the frame
+//   heap per item    what the allocator says that the whole buffer takes, without the 64 bytes of each frame. Its own overhead,
+//                    which is small for frames of a real size, counts in both.
 //
-// Every item has a frame of its own, of 64 bytes, so that the caches see what they would see in a server.
+// Each cell is a buffer that has lived with its selector and retention: filled, then replaced in part, then drawn from and
+// inserted into in turns, four draws an insert. Its items are of about 100 policy versions, half of them correct, with random
+// priorities where the selector weighs by them, and with rewards that rise as training goes on, so that also what the highest
+// rewards are changes at a steady rate. Every item has a frame of its own, of 64 bytes, so that the caches see what they would
+// see in a server. positive_bias and best keep a quarter for older items.
+//
+// Two baselines say what the machine takes for memory of such a size, whatever the decision:
+//
+//   ns per read      of a cache line at random among 256 bytes for each item, each read waiting for the one before
+//   ns per touch     for the least a draw has to do, 256 of them overlapping: position, row, a reference to the frame
+//
+// Times are CPU times of this thread, medians of 9 slices. Other load slows memory and processor down for seconds at a time, so
+// each slice of a cell measures the baselines too, and all of it also at 1,000 items: growth with the number of items is told
+// within a cell (the JSON has its "few" for this), never between cells. Takes 8 GB at 10^7 items.
 
-#include <benchmark/benchmark.h>
+#include <malloc.h>
+#include <sys/mman.h>
 
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <array>
-#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "schema/names.h"
 #include "server/buffer.h"
 #include "server/check.h"
 #include "server/heap.h"
@@ -27,156 +50,350 @@
 namespace replay::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr uint32_t kBatch = 256;
 constexpr uint64_t kFrameBytes = 64;
+constexpr uint64_t kVersions = 100;  // in the freshest N items
+constexpr uint32_t kBatch = 256;
+constexpr size_t kBatchesPerRound = 32, kInsertsPerRound = 2048;
+constexpr size_t kSlices = 9;          // odd
+constexpr uint64_t kFewItems = 1'000;  // what all others are compared with
 
-TrajectoryFacts FactsOf(uint64_t number) {
-  TrajectoryFacts facts;
-  facts.id = HashId(std::to_string(number));
-  facts.run = {1, 1};
-  facts.min_version = facts.max_version = static_cast<int64_t>(number / 4096);
-  facts.token_count = 1000;
-  facts.correct = number % 3 == 0 ? Outcome::kCorrect : Outcome::kIncorrect;
-  return facts;
+// Of this thread.
+double CpuSeconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Built once for each size and selector: filling 10^7 items takes seconds.
-struct Filled {
-  std::unique_ptr<Buffer> buffer;
-  uint64_t inserted = 0;
-  SelectorKind selector{};
-
-  void Insert(std::vector<Frame>* frames, std::vector<TrajectoryFacts>* facts) {
-    InsertRequest request;
-    request.frames = *frames;
-    request.facts = *facts;
-    InsertResult result;
-    CHECK(buffer->Insert(request, &result).done());
-    inserted += facts->size();
+// Calls `slice`, which fills in as many measurements, kSlices times; the median of each.
+template <size_t kCount, typename Slice>
+std::array<double, kCount> Medians(const Slice& slice) {
+  std::array<std::array<double, kSlices>, kCount> values{};
+  for (size_t i = 0; i < kSlices; ++i) {
+    const std::array<double, kCount> measured = slice();
+    for (size_t what = 0; what < kCount; ++what) values[what][i] = measured[what];
   }
+  std::array<double, kCount> medians{};
+  for (size_t what = 0; what < kCount; ++what) {
+    std::nth_element(values[what].begin(), values[what].begin() + kSlices / 2, values[what].end());
+    medians[what] = values[what][kSlices / 2];
+  }
+  return medians;
+}
+
+// ns for one of `operations`, done again and again for about so many seconds.
+template <typename Round>
+double Repeat(double seconds, uint64_t operations, const Round& round) {
+  uint64_t rounds = 0;
+  const double start = CpuSeconds();
+  double taken = 0;
+  do {
+    round();
+    ++rounds;
+    taken = CpuSeconds() - start;
+  } while (taken < seconds);
+  return taken * 1e9 / static_cast<double>(rounds * operations);
+}
+
+// --- A buffer ------------------------------------------------------------------------------------------------------------
+
+struct Kind {
+  SelectorKind selector;
+  RetentionKind retention;
 };
 
-Filled& FilledBuffer(uint64_t items, SelectorKind selector) {
-  static Filled filled;
-  if (filled.buffer && filled.buffer->options().capacity_items == items && filled.selector == selector) return filled;
-  filled = Filled();
-  BufferOptions options;
-  options.capacity_items = items;
-  options.selector = selector;
-  options.seed = 1;
-  filled.buffer = std::make_unique<Buffer>("bench", options, PolicyVersions::Empty());
-  filled.selector = selector;
-  std::vector<Frame> frames(1);
-  std::vector<TrajectoryFacts> facts(1);
-  while (filled.inserted < items) {
-    frames[0] = Frame::Allocate(kFrameBytes);
-    facts[0] = FactsOf(filled.inserted);
-    filled.Insert(&frames, &facts);
+class LivedBuffer {
+ public:
+  LivedBuffer(const Kind& kind, uint64_t items)
+      : items_(items), has_priorities_(kind.selector == SelectorKind::kPrioritized), random_(1) {
+    BufferOptions options;
+    options.capacity_items = items_;
+    options.retention = kind.retention;
+    if (kind.retention != RetentionKind::kFifo) options.delta = {1, 4};
+    options.selector = kind.selector;
+    if (has_priorities_) options.priority_exponent = 0.6;
+    if (kind.selector == SelectorKind::kRecency) options.staleness_decay = kVersions / 4.0;
+    options.seed = 1;
+    const std::string error = CheckOptions(&options);
+    CHECK(error.empty()) << error;
+    buffer_ = std::make_unique<Buffer>("bench", options, PolicyVersions::Empty());
+    while (buffer_->live() < items_) InsertUntimed(items_ - buffer_->live());
+    for (const uint64_t end = number_ + items_ / 4; number_ < end;) InsertUntimed(end - number_);
   }
-  return filled;
-}
 
-void ShowMemory(const Filled& filled, benchmark::State* state) {
-  const BufferStats stats = filled.buffer->Stats();
-  state->counters["bytes_per_item"] =
-      static_cast<double>(stats.index_bytes) / static_cast<double>(stats.items) + static_cast<double>(Frame::kOverheadBytes);
-}
-
-void Draw(benchmark::State& state, SelectorKind selector) {
-  Filled& filled = FilledBuffer(static_cast<uint64_t>(state.range(0)), selector);
-  const SampleRequest request{.count = static_cast<uint32_t>(std::min<int64_t>(kBatch, state.range(0)))};
-  SampleResult result;
-  const Clock::time_point start = Clock::now();
-  for (auto _ : state) CHECK(filled.buffer->Sample(request, &result).done());
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  state.counters["ns_per_draw"] = seconds * 1e9 / (static_cast<double>(state.iterations()) * request.count);
-  ShowMemory(filled, &state);
-}
-
-void Touch(benchmark::State& state) {
-  const auto items = static_cast<uint32_t>(state.range(0));
-  FilledBuffer(1, SelectorKind::kFifo);  // in place of a large one
-  SegmentedArray<uint32_t, 4096> slots;
-  SegmentedArray<Item, 1024> rows;
-  std::vector<Frame> frames;  // one for each row, and its place there
-  slots.Reserve(items);
-  rows.Reserve(items);
-  frames.reserve(items);
-  for (uint32_t i = 0; i < items; ++i) {
-    slots[i] = i;
-    frames.push_back(Frame::Allocate(kFrameBytes));
-  }
-  Store store;
-  for (uint32_t i = 0; i < items; ++i) store.Put(&rows[i].place, std::move(frames[i]));
-
-  Random random(1);
-  std::array<uint32_t, kBatch> picks{};
-  std::vector<Frame> taken;
-  taken.reserve(kBatch);
-  const Clock::time_point start = Clock::now();
-  for (auto _ : state) {
-    taken.clear();
-    for (uint32_t& pick : picks) {
-      pick = random.Below(items);
-      __builtin_prefetch(&slots[pick]);
+  struct Costs {
+    double draw = 0, insert = 0;  // ns
+  };
+  // For about so many seconds, without those in which inserts are prepared.
+  Costs Run(double seconds) {
+    double draw_seconds = 0, insert_seconds = 0;
+    uint64_t rounds = 0;
+    while (draw_seconds + insert_seconds < seconds) {
+      draw_seconds += Draw();
+      insert_seconds += Insert();
+      ++rounds;
     }
-    for (uint32_t& pick : picks) {
-      pick = slots[pick];
-      __builtin_prefetch(&rows[pick], 1);
-    }
-    for (const uint32_t slot : picks) {
-      ++rows[slot].draws;
-      store.Find(rows[slot].place).Prefetch();
-    }
-    for (const uint32_t slot : picks) taken.push_back(store.Find(rows[slot].place));
+    return {.draw = draw_seconds * 1e9 / static_cast<double>(rounds * kBatchesPerRound * kBatch),
+            .insert = insert_seconds * 1e9 / static_cast<double>(rounds * kInsertsPerRound)};
   }
-  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  state.counters["ns_per_draw"] = seconds * 1e9 / (static_cast<double>(state.iterations()) * kBatch);
+
+  double BytesPerItem() const {
+    const BufferStats stats = buffer_->Stats();
+    return static_cast<double>(stats.index_bytes) / static_cast<double>(stats.items) + double{Frame::kOverheadBytes};
+  }
+  uint64_t live() const { return buffer_->live(); }
+  // Gives back what is not the buffer's.
+  void DropScratch() {
+    frames_ = std::vector<Frame>();
+    facts_ = std::vector<TrajectoryFacts>();
+    sampled_ = SampleResult();
+  }
+
+ private:
+  // A round of each; the seconds it took.
+  double Draw() {
+    const SampleRequest request{.count = kBatch};
+    const double start = CpuSeconds();
+    for (size_t i = 0; i < kBatchesPerRound; ++i) CHECK(buffer_->Sample(request, &sampled_).done());
+    return CpuSeconds() - start;
+  }
+  double Insert() {
+    Prepare(kInsertsPerRound);
+    InsertRequest request;
+    const double start = CpuSeconds();
+    for (size_t i = 0; i < kInsertsPerRound; ++i) {
+      request.frames = {&frames_[i], 1};
+      request.facts = {&facts_[i], 1};
+      CHECK(buffer_->Insert(request, &inserted_).done());
+    }
+    return CpuSeconds() - start;
+  }
+  void Prepare(size_t count) {
+    frames_.resize(count);
+    facts_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      frames_[i] = Frame::Allocate(kFrameBytes);
+      TrajectoryFacts& facts = facts_[i];
+      facts.id = {number_ * 0x9e3779b97f4a7c15, number_};  // as evenly spread as a hash
+      facts.run = {1, 1};
+      facts.min_version = facts.max_version = static_cast<int64_t>(number_ * kVersions / items_);
+      facts.token_count = 1000;
+      facts.correct = random_.Below(2) ? Outcome::kCorrect : Outcome::kIncorrect;
+      // Rises by its own spread while the buffer is replaced once.
+      facts.reward = static_cast<float>(random_.Unit() + static_cast<double>(number_) / static_cast<double>(items_));
+      if (has_priorities_) facts.priority = static_cast<float>(0.01 + random_.Unit());
+      ++number_;
+    }
+  }
+  void InsertUntimed(uint64_t most) {
+    Prepare(std::min<uint64_t>(most, 128));
+    InsertRequest request;
+    request.frames = frames_;
+    request.facts = facts_;
+    CHECK(buffer_->Insert(request, &inserted_).done());
+  }
+
+  const uint64_t items_;
+  const bool has_priorities_;
+  Random random_;
+  std::unique_ptr<Buffer> buffer_;
+  uint64_t number_ = 1;
+  std::vector<Frame> frames_;
+  std::vector<TrajectoryFacts> facts_;
+  SampleResult sampled_;
+  InsertResult inserted_;
+};
+
+// --- Baselines -----------------------------------------------------------------------------------------------------------
+
+class Reads {
+ public:
+  explicit Reads(uint64_t items) : lines_(static_cast<uint32_t>(items * 4)), array_(nullptr, &std::free), random_(1) {
+    constexpr uint64_t kHugePage = 2u << 20;
+    const uint64_t bytes = (lines_ * sizeof(Line) + kHugePage - 1) / kHugePage * kHugePage;
+    array_.reset(static_cast<Line*>(std::aligned_alloc(kHugePage, bytes)));
+    CHECK(array_ != nullptr) << bytes << " bytes";
+    madvise(array_.get(), bytes, MADV_HUGEPAGE);  // as the tables of the buffer
+    std::fill_n(array_.get(), lines_, Line());
+  }
+  // ns for a read.
+  double Run(double seconds) {
+    constexpr uint64_t kReads = 4'096;
+    return Repeat(seconds, kReads, [&] {
+      uint32_t zero = 0;
+      for (uint64_t i = 0; i < kReads; ++i) {
+        zero = array_[random_.Below(lines_) + zero].zero;
+        asm volatile("" : "+r"(zero));  // the next address depends on it, as far as the compiler knows
+      }
+    });
+  }
+
+ private:
+  struct alignas(64) Line {
+    uint32_t zero = 0;
+  };
+  const uint32_t lines_;
+  std::unique_ptr<Line[], decltype(&std::free)> array_;
+  Random random_;
+};
+
+class Touches {
+ public:
+  explicit Touches(uint64_t items) : items_(static_cast<uint32_t>(items)), random_(1) {
+    slots_.Reserve(items_);
+    rows_.Reserve(items_);
+    taken_.reserve(kBatch);
+    for (uint32_t i = 0; i < items_; ++i) {
+      slots_[i] = i;
+      store_.Put(&rows_[i].place, Frame::Allocate(kFrameBytes));
+    }
+  }
+  // ns for an item.
+  double Run(double seconds) {
+    return Repeat(seconds, kBatchesPerRound * kBatch, [&] {
+      for (size_t i = 0; i < kBatchesPerRound; ++i) TouchBatch();
+    });
+  }
+
+ private:
+  void TouchBatch() {
+    taken_.clear();
+    for (uint32_t& pick : picks_) {
+      pick = random_.Below(items_);
+      __builtin_prefetch(&slots_[pick]);
+    }
+    for (uint32_t& pick : picks_) {
+      pick = slots_[pick];
+      __builtin_prefetch(&rows_[pick], 1);
+    }
+    for (const uint32_t slot : picks_) {
+      ++rows_[slot].draws;
+      store_.Find(rows_[slot].place).Prefetch();
+    }
+    for (const uint32_t slot : picks_) taken_.push_back(store_.Find(rows_[slot].place));
+  }
+
+  const uint32_t items_;
+  SegmentedArray<uint32_t, 4096> slots_;
+  SegmentedArray<Item, 1024> rows_;
+  Store store_;
+  Random random_;
+  std::array<uint32_t, kBatch> picks_{};
+  std::vector<Frame> taken_;
+};
+
+struct Baselines {
+  explicit Baselines(uint64_t items) : reads(items), touches(items) {}
+  Reads reads;
+  Touches touches;
+};
+
+// --- A cell --------------------------------------------------------------------------------------------------------------
+
+struct Cell {
+  double draw, insert, read, touch;  // ns
+  double bytes_per_item, heap_per_item;
+  double few_draw, few_insert, few_read, few_touch;  // ns, at kFewItems
+};
+
+Cell MeasureCell(const Kind& kind, uint64_t items, double seconds, Baselines* baselines, Baselines* few_baselines) {
+  LivedBuffer few(kind, kFewItems);
+  const size_t heap_before = mallinfo2().uordblks;
+  LivedBuffer buffer(kind, items);
+  const double part = seconds / kSlices / 10;
+  const std::array medians = Medians<8>([&] {
+    const LivedBuffer::Costs costs = buffer.Run(part * 5), few_costs = few.Run(part);
+    const double read = baselines->reads.Run(part), few_read = few_baselines->reads.Run(part);
+    const double touch = baselines->touches.Run(part), few_touch = few_baselines->touches.Run(part);
+    return std::array{costs.draw, costs.insert, read, touch, few_costs.draw, few_costs.insert, few_read, few_touch};
+  });
+  few.DropScratch();
+  buffer.DropScratch();
+  const double heap = static_cast<double>(mallinfo2().uordblks - heap_before) / static_cast<double>(buffer.live());
+  return {.draw = medians[0],
+          .insert = medians[1],
+          .read = medians[2],
+          .touch = medians[3],
+          .bytes_per_item = buffer.BytesPerItem(),
+          .heap_per_item = heap - double{kFrameBytes},
+          .few_draw = medians[4],
+          .few_insert = medians[5],
+          .few_read = medians[6],
+          .few_touch = medians[7]};
 }
 
-void Insert(benchmark::State& state) {
-  Filled& filled = FilledBuffer(static_cast<uint64_t>(state.range(0)), SelectorKind::kUniform);
-  constexpr size_t kRequests = 256;
-  std::vector<std::vector<Frame>> frames(kRequests);
-  std::vector<std::vector<TrajectoryFacts>> facts(kRequests);
-  double seconds = 0;
-  for (auto _ : state) {
-    for (size_t i = 0; i < kRequests; ++i) {
-      frames[i].assign(1, Frame::Allocate(kFrameBytes));
-      facts[i].assign(1, FactsOf(filled.inserted + i));
-    }
-    const Clock::time_point start = Clock::now();
-    for (size_t i = 0; i < kRequests; ++i) filled.Insert(&frames[i], &facts[i]);
-    const double taken = std::chrono::duration<double>(Clock::now() - start).count();
-    state.SetIterationTime(taken);
-    seconds += taken;
-  }
-  state.counters["ns_per_insert"] = seconds * 1e9 / (static_cast<double>(state.iterations()) * kRequests);
-  ShowMemory(filled, &state);
-}
+// --- The table -----------------------------------------------------------------------------------------------------------
 
-void RegisterAll() {
-  for (const int64_t items : {1'000, 10'000, 100'000, 1'000'000, 10'000'000}) {
-    benchmark::RegisterBenchmark("draw/uniform", [](benchmark::State& state) {
-      Draw(state, SelectorKind::kUniform);
-    })->Arg(items);
-    benchmark::RegisterBenchmark("touch", Touch)->Arg(items);
-    benchmark::RegisterBenchmark("insert", Insert)->Arg(items)->UseManualTime();
-    benchmark::RegisterBenchmark("draw/uniform_distinct", [](benchmark::State& state) {
-      Draw(state, SelectorKind::kUniformDistinct);
-    })->Arg(items);
+struct Options {
+  std::vector<uint64_t> items;
+  double seconds = 0.5;
+  std::vector<std::string> selectors, retentions;
+  std::string json_path;
+};
+
+void Run(const Options& options) {
+  nlohmann::json result = nlohmann::json::array();
+  std::printf("%-17s %-14s %9s %12s %14s %15s %14s %12s %13s\n", "selector", "retention", "N", "ns per draw", "ns per insert",
+              "bytes per item", "heap per item", "ns per read", "ns per touch");
+  Baselines few_baselines(kFewItems);
+  for (const uint64_t items : options.items) {
+    Baselines baselines(items);
+    for (const std::string& retention : options.retentions) {
+      for (const std::string& selector : options.selectors) {
+        const Kind kind{.selector = *ParseSelector(selector), .retention = *ParseRetention(retention)};
+        const Cell cell = MeasureCell(kind, items, options.seconds, &baselines, &few_baselines);
+        std::printf("%-17s %-14s %9lu %12.1f %14.1f %15.1f %14.1f %12.1f %13.1f\n", selector.c_str(), retention.c_str(), items,
+                    cell.draw, cell.insert, cell.bytes_per_item, cell.heap_per_item, cell.read, cell.touch);
+        std::fflush(stdout);
+        const nlohmann::json few = {{"items", kFewItems},
+                                    {"ns_per_draw", cell.few_draw},
+                                    {"ns_per_insert", cell.few_insert},
+                                    {"ns_per_read", cell.few_read},
+                                    {"ns_per_touch", cell.few_touch}};
+        result.push_back({{"selector", selector},
+                          {"retention", retention},
+                          {"items", items},
+                          {"ns_per_draw", cell.draw},
+                          {"ns_per_insert", cell.insert},
+                          {"ns_per_read", cell.read},
+                          {"ns_per_touch", cell.touch},
+                          {"bytes_per_item", cell.bytes_per_item},
+                          {"heap_per_item", cell.heap_per_item},
+                          {"few", few}});
+      }
+    }
   }
+  if (options.json_path.empty()) return;
+  std::ofstream file(options.json_path);
+  file << result.dump(2) << "\n";
+  file.close();
+  CHECK(file.good()) << "cannot write " << options.json_path;
 }
 
 }  // namespace
 }  // namespace replay::server
 
 int main(int argc, char** argv) {
-  replay::server::ConfigureHeap();  // as the daemon
-  replay::server::RegisterAll();
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
+  using namespace replay;
+  CLI::App app(
+      "Measures what draws and inserts of a buffer cost, and what an item takes beyond its frame, for each selector and\n"
+      "retention at 10^3 to 10^7 items. A table goes to standard output, the same and more as JSON to --json.");
+  server::Options options;
+  bool quick = false;
+  app.add_option("--json", options.json_path, "Writes the results to this file");
+  app.add_flag("--quick", quick, "Up to 100,000 items, and at most 0.1 seconds a cell");
+  app.add_option("--seconds", options.seconds, "CPU time of a cell, beside filling the buffer")->capture_default_str();
+  app.add_option("--items", options.items, "Only these sizes")->check(CLI::Range(1'000, 10'000'000));
+  const auto among = [](const auto& names) { return CLI::IsMember(std::vector<std::string>(names.begin(), names.end())); };
+  app.add_option("--selector", options.selectors, "Only these")->check(among(kSelectorNames));
+  app.add_option("--retention", options.retentions, "Only these")->check(among(kRetentionNames));
+  CLI11_PARSE(app, argc, argv);
+  if (options.items.empty()) options.items = {1'000, 10'000, 100'000, 1'000'000, 10'000'000};
+  if (options.selectors.empty()) options.selectors.assign(kSelectorNames.begin(), kSelectorNames.end());
+  if (options.retentions.empty()) options.retentions.assign(kRetentionNames.begin(), kRetentionNames.end());
+  if (quick) {
+    std::erase_if(options.items, [](uint64_t items) { return items > 100'000; });
+    options.seconds = std::min(options.seconds, 0.1);
+  }
+  server::ConfigureHeap();  // as the daemon
+  server::Run(options);
 }

@@ -6,33 +6,23 @@ ratios of replayd to something else that ran in turns with it, pinned alike (see
 measured over TCP and Unix sockets, or on one core and on two, the worse one counts.
 """
 
-import argparse
-import json
-import math
-import pathlib
-import subprocess
 import sys
-import tempfile
 
-AT_LEAST, AT_MOST = "≥", "≤"
-
-
-def say(text):
-    print(f"figures_daemon: {text}", file=sys.stderr, flush=True)
+from measurements import AT_LEAST, AT_MOST, argument_parser, run_for_json, say, tell
 
 
 class Measurements:
     """Runs the benches, each once, and hands out what they wrote."""
 
     def __init__(self, build_dir, quick):
-        self.build_dir = pathlib.Path(build_dir).resolve()
+        self.build_dir = build_dir
         self.quick = quick
         self.results = {}
 
     def replay_bench(self, command, *arguments):
         if command not in self.results:
             bench, replayd = self.build_dir / "replay_bench", self.build_dir / "replayd"
-            self.results[command] = self._run([bench, "--replayd", replayd, "--json", "{json}", command, *arguments])
+            self.results[command] = run_for_json([bench, "--replayd", replayd, "--json", "{json}", command, *arguments])
         result = self.results[command]
         if result is None:
             raise LookupError(f"{command} was not measured")
@@ -50,52 +40,25 @@ class Measurements:
             raise LookupError(f"no case {wanted} with {system}")
         return values
 
-    def decision(self, name):
-        """One row of decision_bench, medians over its repetitions; with cpu_ns_per_draw, which other load does not raise."""
+    def decisions(self):
+        """What decision_bench measured of uniform draws at 10^3 … 10^7 items."""
         if "decision" not in self.results:
-            repetitions = 3 if self.quick else 7
-            self.results["decision"] = self._run(
-                [
-                    self.build_dir / "decision_bench",
-                    "--benchmark_out={json}",
-                    "--benchmark_out_format=json",
-                    "--benchmark_filter=^(draw/uniform|touch)/",
-                    f"--benchmark_repetitions={repetitions}",
-                    "--benchmark_report_aggregates_only=true",
-                    f"--benchmark_min_time={0.05 if self.quick else 0.3}",
-                ]
-            )
+            command = [self.build_dir / "decision_bench", "--json", "{json}", "--selector", "uniform", "--retention", "fifo"]
+            self.results["decision"] = run_for_json([*command, "--seconds", 0.5 if self.quick else 3])
         if self.results["decision"] is None:
             raise LookupError("decision_bench was not measured")
-        for row in self.results["decision"]["benchmarks"]:
-            if row.get("run_name") == name and row.get("aggregate_name") == "median":
-                return row | {"cpu_ns_per_draw": row["ns_per_draw"] * row["cpu_time"] / row["real_time"]}
-        raise LookupError(f"decision_bench has no row {name}")
+        return self.results["decision"]
 
-    def _run(self, command):
-        """Runs it with its standard output on our standard error; the JSON it wrote, or None."""
-        with tempfile.TemporaryDirectory() as directory:
-            path = pathlib.Path(directory) / "result.json"
-            command = [str(word).replace("{json}", str(path)) for word in command]
-            say("running " + " ".join(command))
-            try:
-                subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True, timeout=1800)
-                return json.loads(path.read_text())
-            except (OSError, subprocess.SubprocessError, ValueError) as error:
-                say(f"failed: {error}")
-                return None
-
-
-def draw_costs(measured, what):
-    """ns at 10^3 … 10^7 items: of a draw, or of the least it has to do with the same memory ("touch")."""
-    costs = [measured.decision(f"{what}/{10**power}")["cpu_ns_per_draw"] for power in range(3, 8)]
-    say(f"{what}, ns at 10^3 … 10^7 items: " + ", ".join(f"{cost:.0f}" for cost in costs))
-    return costs
+    def decision(self, items, field):
+        for cell in self.decisions():
+            if cell["items"] == items:
+                return cell[field]
+        raise LookupError(f"decision_bench has no row of {items} items")
 
 
 def draw_cost_spread(measured):
-    costs = draw_costs(measured, "draw/uniform")
-    return max(costs) / min(costs)
+    """A draw at any size over one at 10^3 items in the same seconds."""
+    return max(cell["ns_per_draw"] / cell["few"]["ns_per_draw"] for cell in measured.decisions())
 
 
 def draw_cost_beyond_misses(measured):
@@ -103,8 +66,12 @@ def draw_cost_beyond_misses(measured):
 
     Position, row and frame have to be touched, whatever the decision.
     """
-    draws, touches = draw_costs(measured, "draw/uniform"), draw_costs(measured, "touch")
-    return max(draw / (draws[0] + touch - touches[0]) for draw, touch in zip(draws, touches))
+
+    def of(cell):
+        few = cell["few"]
+        return cell["ns_per_draw"] / (few["ns_per_draw"] + cell["ns_per_touch"] - few["ns_per_touch"])
+
+    return max(map(of, measured.decisions()))
 
 
 def figures(m):
@@ -139,14 +106,14 @@ def figures(m):
             AT_MOST,
             4500,
         ),
-        ("ns_per_uniform_draw_1e6", lambda: m.decision("draw/uniform/1000000")["cpu_ns_per_draw"], AT_MOST, 80),
+        ("ns_per_uniform_draw_1e6", lambda: m.decision(10**6, "ns_per_draw"), AT_MOST, 80),
         ("rss_over_live", lambda: m.simple("memory")["rss_over_live"], AT_MOST, 1.10),
         ("draw_cost_flat_1e3_to_1e7", lambda: draw_cost_spread(m), AT_MOST, 2.0),
         ("draw_cost_flat_beyond_cache_misses", lambda: draw_cost_beyond_misses(m), AT_MOST, 2.0),
         (
             "index_bytes_per_item",
             # What the process holds beyond the frames of small items says no less than the index about itself.
-            lambda: max(m.simple("memory")["rss_beyond_frames_per_item"], m.decision("draw/uniform/1000000")["bytes_per_item"]),
+            lambda: max(m.simple("memory")["rss_beyond_frames_per_item"], m.decision(10**6, "bytes_per_item")),
             AT_MOST,
             200,
         ),
@@ -164,23 +131,8 @@ def figures(m):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build-dir", default="build/release")
-    parser.add_argument("--quick", action="store_true", help="shorter measurements: to see that they run")
-    arguments = parser.parse_args()
-
-    short = False
-    for name, measure, direction, goal in figures(Measurements(arguments.build_dir, arguments.quick)):
-        try:
-            value = measure()
-            shown = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-        except LookupError as error:
-            say(f"{name}: {error}")
-            value, shown = math.nan, "not measured"
-        reached = value >= goal if direction == AT_LEAST else value <= goal
-        short = short or not reached
-        print(f"{name:<40}  {shown:>12}  {direction} {goal:g}  {'ok' if reached else 'short'}", flush=True)
-    return 1 if short else 0
+    arguments = argument_parser(__doc__).parse_args()
+    return tell(figures(Measurements(arguments.build_dir, arguments.quick)))
 
 
 if __name__ == "__main__":

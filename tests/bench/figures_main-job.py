@@ -8,27 +8,19 @@ Python environment of its own (REPLAY_TRANSFORMERS_VENV, default ~/.cache/replay
 missing. The demo runs for three seeds, as deploy/demo.sh does for a user; with --quick once, in its short form.
 """
 
-import argparse
 import json
 import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 import time
+
+from measurements import AT_LEAST, AT_MOST, argument_parser, figure, say
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TRANSFORMERS = "4.57.6"
 SHAPES = {"tiny": (64, 8, 24), "20m": (16, 32, 48)}  # rows, prompt, answer
-
-
-def say(text):
-    print(text, file=sys.stderr, flush=True)
-
-
-def figure(name, measured, goal, ok):
-    print(f"{name}  {measured:.3g}  {goal}  {'ok' if ok else 'short'}", flush=True)
 
 
 def run(*command, **options):
@@ -62,7 +54,7 @@ def transformers_python():
 def parity(build):
     output = run(build / "model_test", "--gtest_filter=*Parity.LogitsAreThoseOfTransformers*")
     for name, value in re.findall(r"max_abs_logit_difference (\w+) (\S+)", output):
-        figure(f"parity_{name}", float(value), "≤ 1e-4", float(value) <= 1e-4)
+        figure(f"parity_{name}", float(value), AT_MOST, 1e-4)
 
 
 def speed(build, quick):
@@ -83,9 +75,9 @@ def speed(build, quick):
                     theirs.append(done["tokens_per_second"])
                 ratio, goal = max(ours) / max(theirs), goals[verb, size]
                 say(f"{verb} {size}: {max(ours):,.0f} tokens/s, transformers {max(theirs):,.0f}")
-                figure(f"{verb}_{size}_vs_transformers", ratio, f"≥ {goal}", ratio >= goal)
+                figure(f"{verb}_{size}_vs_transformers", ratio, AT_LEAST, goal)
                 if verb == "generate":
-                    figure(f"decode_{size}_memory_bandwidth_share", max(shares), "≥ 0", True)
+                    figure(f"decode_{size}_memory_bandwidth_share", max(shares), AT_LEAST, 0)
 
 
 def demo(quick):
@@ -101,22 +93,19 @@ def demo(quick):
             replay = result["runs"]["replay"]
             gains.append(100 * (replay["accuracy"] - replay["warm_start_accuracy"]))
             if quick:
-                figure("demo_quick_minutes", minutes, "≤ 4", minutes <= 4)
+                figure("demo_quick_minutes", minutes, AT_MOST, 4)
                 continue
-            figure(f"demo_points_gained_seed_{seed}", gains[-1], "≥ 30", gains[-1] >= 30)
-            figure(f"demo_minutes_seed_{seed}", minutes, "≤ 12", minutes <= 12)
+            figure(f"demo_points_gained_seed_{seed}", gains[-1], AT_LEAST, 30)
+            figure(f"demo_minutes_seed_{seed}", minutes, AT_MOST, 12)
             steps = [json.loads(line) for line in (folder / "replay/log.jsonl").read_text().splitlines()]
             steps = [step for step in steps if step["event"] == "step"]
             share = 100 * sum(step["waited_seconds"] for step in steps) / sum(step["seconds"] for step in steps)
-            figure(f"waiting_for_data_percent_seed_{seed}", share, "≤ 2", share <= 2)
+            figure(f"waiting_for_data_percent_seed_{seed}", share, AT_MOST, 2)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build-dir", type=pathlib.Path, required=True)
-    parser.add_argument("--quick", action="store_true")
-    arguments = parser.parse_args()
-    build = arguments.build_dir.resolve()
+    arguments = argument_parser(__doc__, "training").parse_args()
+    build = arguments.build_dir
     parity(build)
     speed(build, arguments.quick)
     demo(arguments.quick)
