@@ -119,6 +119,14 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   options.pace_draws = from.getPaceDraws();
   options.pace_inserts = from.getPaceInserts();
   if (from.getHasSeed()) options.seed = from.getSeed();
+  for (const auto& view : from.getViews()) {
+    if (!options.views) options.views.emplace();
+    options.views->push_back({.name = String(view.getName()),
+                              .filter = String(view.getFilter()),
+                              .selector = Name(kSelectorNames, view.getSelector()),
+                              .priority_exponent = view.getPriorityExponent(),
+                              .staleness_decay = view.getStalenessDecay()});
+  }
   return options;
 }
 
@@ -161,6 +169,7 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.trainers = from.getTrainers();
   stats.producers = from.getProducers();
   stats.consumers = from.getConsumers();
+  stats.views = ReadCounts(from.getViews());
   return stats;
 }
 
@@ -234,7 +243,17 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
                              .steps_since_last_use = draw.getStepsSinceLastUse(),
                              .item = draw.getItem(),
                              .reward = draw.getReward(),
-                             .revision = draw.getRevision()});
+                             .revision = draw.getRevision(),
+                             .part = 0});
+    }
+    uint64_t begin = 0;
+    const auto counts = sample.getPartCounts();
+    for (uint32_t part = 0; part < counts.size(); ++part) {
+      const uint64_t end = begin + counts[part];
+      if (end > batch.draws.size())
+        return Violation("the parts have " + std::to_string(end) + " draws or more, the batch " +
+                         std::to_string(batch.draws.size()));
+      for (; begin < end; ++begin) batch.draws[begin].part = part;
     }
     return batch;
   });

@@ -16,6 +16,10 @@ constexpr milliseconds kBackOffFirst{50}, kBackOffMost{5'000};
 
 SamplerOptions Bounded(SamplerOptions options) {
   options.prefetch = std::min(options.prefetch, 1024u);
+  if (!options.parts.empty()) {
+    options.count = 0;
+    for (const SamplePart& part : options.parts) options.count += part.count;
+  }
   options.max_prefetch_age = std::max<int64_t>(options.max_prefetch_age, 0);
   options.wait_timeout = ClampWait(options.wait_timeout);
   return options;

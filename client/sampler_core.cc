@@ -83,6 +83,8 @@ Awaitable<void> SamplerCore::Ask(UnderWay request) {
   SampleOptions sample;
   sample.count = options_.count;
   sample.step = request.step;
+  sample.view = options_.view;
+  sample.parts = options_.parts;
   {
     const std::lock_guard lock(mutex_);
     sample.given_back = static_cast<uint32_t>(std::min<uint64_t>(given_back_, std::numeric_limits<uint32_t>::max()));

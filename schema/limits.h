@@ -40,7 +40,7 @@ static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 16ull) + 1024 <= kMaxRequestCon
 static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 40ull) + 1024 <= kMaxRequestControlBytes, "the largest Update fits");
 inline constexpr uint32_t kMaxRequestControlBytesBeforeHello = 16u << 10;
 inline constexpr uint32_t kMaxReplyControlBytes = 8u << 20;
-// Draw: 5 words; frame size: half a word.
+// Draw: 6 words; frame size: half a word.
 static_assert(kMaxSampleCount * 52ull + 4096 <= kMaxReplyControlBytes, "the slots of the largest Sample fit");
 inline constexpr uint64_t kMaxRequestPayloadBytes = 256ull << 20;
 inline constexpr uint64_t kMaxReplyPayloadBytes = 1ull << 30;
@@ -63,9 +63,14 @@ inline constexpr uint32_t kMaxBuffers = 64;
 inline constexpr uint32_t kMaxBufferNameBytes = 64;  // [A-Za-z0-9_.-]: becomes a metric label
 inline constexpr uint32_t kMaxConnections = 10'000;
 inline constexpr uint64_t kMaxItemsPerBuffer = 1ull << 30;  // slots are 32-bit
-inline constexpr uint32_t kMaxWriters = 100'000;            // per buffer, least recently used forgotten first
-inline constexpr uint32_t kMaxReceiptsPerWriter = 8192;     // requests a writer may have unacknowledged
-inline constexpr uint32_t kMaxVersionsKept = 100'000;       // per run, oldest forgotten first
+inline constexpr uint32_t kMaxViews = 16;                   // of a buffer
+inline constexpr uint32_t kMaxFilterBytes = 512;            // of a view
+inline constexpr uint32_t kMaxSampleParts = 16;             // of a Sample
+inline constexpr uint32_t kMaxSources = 1024;               // of a buffer; what comes from further ones is "(other)"
+static_assert(kMaxViews * (kMaxFilterBytes + kMaxBufferNameBytes + 100ull) + 1024 <= kMaxRequestControlBytesBeforeHello);
+inline constexpr uint32_t kMaxWriters = 100'000;         // per buffer, least recently used forgotten first
+inline constexpr uint32_t kMaxReceiptsPerWriter = 8192;  // requests a writer may have unacknowledged
+inline constexpr uint32_t kMaxVersionsKept = 100'000;    // per run, oldest forgotten first
 inline constexpr uint32_t kMaxRuns = 1024;
 inline constexpr uint64_t kMaxVersionBytes = 128u << 20;  // all runs together: 400,000 versions with a uri of 200 bytes
 inline constexpr uint32_t kMaxWaitersListed = 4096;       // in one Waiters reply

@@ -60,6 +60,15 @@ enum SelectorKind {
   recency @7;           # With replacement, by staleness.
 }
 
+struct View {
+  # The items for which a filter holds, with a selector of their own.
+  name @0 :Text;
+  filter @1 :Text;                  # "correct = yes, reward >= 0.5"; server/filter.h has the grammar.
+  selector @2 :SelectorKind;
+  priorityExponent @3 :Float64 = 1;
+  stalenessDecay @4 :Float64;
+}
+
 struct BufferOptions {
   # In CreateBuffer, 0 for a capacity, minSize or tolerance means "the default". AlterBuffer names the fields it changes.
   capacityItems @0 :UInt64;
@@ -86,6 +95,7 @@ struct BufferOptions {
   maxAgeMs @21 :UInt64;             # Evicted once this old; 0: never.
   evictStaleness @22 :Int64;        # With hasEvictStaleness: evicted once staler than this by the newest published step.
   hasEvictStaleness @23 :Bool;
+  views @24 :List(View);
 }
 
 struct Hello {
@@ -134,14 +144,24 @@ struct InsertReply {
   live @4 :UInt64;
 }
 
+struct SamplePart {
+  count @0 :UInt32;
+  view @1 :Text;                    # Empty: the whole buffer, by its selector.
+  maxStaleness @2 :Int64;           # With hasMaxStaleness: beside that of the Sample and the buffer, the smallest counts.
+  hasMaxStaleness @3 :Bool;
+  orNext @4 :Bool;                  # What is lacking is drawn by the next part, instead of waiting for it.
+}
+
 struct Sample {
   buffer @0 :Text;
-  count @1 :UInt32;
+  count @1 :UInt32;                 # With parts: 0 or the sum of theirs.
   step @2 :Int64;                   # With hasStep: the gradient step that will use the batch.
   hasStep @3 :Bool;
   givenBack @4 :UInt32;             # Draws of earlier batches that were never used, credited to pacing.
   maxStaleness @5 :Int64;           # With hasMaxStaleness: beside that of the buffer, the smaller one counts.
   hasMaxStaleness @6 :Bool;
+  view @7 :Text;                    # Without parts: draw from this view.
+  parts @8 :List(SamplePart);       # A composed batch: all parts or none.
 }
 
 struct Draw {
@@ -160,7 +180,8 @@ struct SampleReply {
   draws @0 :List(Draw);
   frameBytes @1 :List(UInt32);      # Distinct frames, in the order they follow as payload.
   step @2 :Int64;                   # The step staleness was measured against.
-  withheld @3 :UInt64;              # Live items that could not be drawn: newer than step, or of an older epoch.
+  withheld @3 :UInt64;              # Live items that could not be drawn: newer than step, too stale, or of an older epoch.
+  partCounts @4 :List(UInt32);      # Of a composed batch: the draws of each part, one part behind the other.
 }
 
 struct Get {
@@ -293,6 +314,7 @@ struct BufferStats {
   trainers @34 :UInt32;
   producers @35 :UInt32;            # Connections that have inserted.
   consumers @36 :UInt32;
+  views @37 :List(NamedCount);      # Live items of each view.
 }
 
 struct ServerStats {

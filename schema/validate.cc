@@ -104,7 +104,6 @@ void CheckAdvantage(const schema::Trajectory::Advantage::Reader& advantage, uint
 
 void CheckSmallFields(const schema::Trajectory::Reader& trajectory) {
   CheckedText("rollout_id", trajectory.getRolloutId());
-  CheckedText("source", trajectory.getSource());
   const uint32_t part_index = trajectory.getPartIndex(), part_count = trajectory.getPartCount();
   if (part_index >= std::max(1u, part_count)) [[unlikely]]
     Fail("part_index is " + to_string(part_index) + ": it must be below part_count, " + to_string(part_count));
@@ -134,6 +133,12 @@ void CheckSmallFields(const schema::Trajectory::Reader& trajectory) {
   // Enumerators beyond the known ones come from a newer client; what they mean cannot be decided here.
   Require(trajectory.getCorrect() <= schema::Correctness::YES, "correct is not one of unknown, no, yes");
   Require(trajectory.getStatus() <= schema::Status::FAILED_ENVIRONMENT, "status is not a known value");
+}
+
+FrameText Locate(std::span<const uint8_t> frame, std::string_view text) {
+  if (text.empty()) return {};
+  return {static_cast<uint32_t>(reinterpret_cast<const uint8_t*>(text.data()) - frame.data()),
+          static_cast<uint32_t>(text.size())};
 }
 
 void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
@@ -186,6 +191,7 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->epoch = trajectory.getEpoch();
   facts->reward = trajectory.getReward();
   facts->priority = trajectory.getPriority();
+  facts->source = Locate(frame, CheckedText("source", trajectory.getSource()));
   CheckSmallFields(trajectory);
   facts->correct = static_cast<Outcome>(trajectory.getCorrect());
 }
@@ -244,7 +250,7 @@ bool TokensAreValid(std::span<const int32_t> ids, std::span<const uint8_t> mask)
   return ScanTokens(ids, mask);
 }
 
-bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
+bool ReadPlainFacts(std::span<const uint8_t> frame, LastRun* last_run, TrajectoryFacts* facts) {
   const auto* segment = reinterpret_cast<const uint64_t*>(frame.data() + kFrameTableBytes);
   FlatMessage message({segment, (frame.size() - kFrameTableBytes - kChecksumBytes) / 8});
   if (message.Claim(0, 1) == nullptr) return false;
@@ -292,7 +298,12 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
 
   facts->id = HashId(id);
   facts->group = group.empty() ? Key128{} : HashId(group);
-  facts->run = HashId(run);
+  if (last_run == nullptr) {
+    facts->run = HashId(run);
+  } else {
+    if (run != last_run->id) *last_run = {std::string(run), HashId(run)};
+    facts->run = last_run->hash;
+  }
   facts->epoch = root.Get<uint64_t>(0);
   facts->min_version = facts->max_version = versions.count > 0 ? static_cast<int64_t>(versions.words[1]) : 0;
   for (uint32_t i = 0; i < versions.count; ++i) {
@@ -306,6 +317,7 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->reward = reward;
   facts->priority = priority;
   facts->correct = static_cast<Outcome>(correct);
+  facts->source = Locate(frame, source);
   return true;
 }
 
@@ -319,7 +331,7 @@ std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOpt
     if (checksum_error) *checksum_error = true;
     return "the frame's checksum does not match its bytes";
   }
-  if (!options.only_generated_code && ReadPlainFacts(frame, facts)) return "";
+  if (!options.only_generated_code && ReadPlainFacts(frame, options.last_run, facts)) return "";
   try {
     ReadFacts(frame, facts);
     return "";

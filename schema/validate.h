@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "schema/message.h"
@@ -13,6 +14,15 @@ namespace replay {
 
 // As the producer said it; same numbers as schema::Correctness.
 enum class Outcome : uint8_t { kUnknown = 0, kIncorrect = 1, kCorrect = 2 };
+
+// Where a text stands in a frame.
+struct FrameText {
+  uint32_t offset = 0;
+  uint32_t size = 0;
+  std::string_view In(std::span<const uint8_t> frame) const {
+    return {reinterpret_cast<const char*>(frame.data()) + offset, size};
+  }
+};
 
 // What an index row needs to know about a trajectory.
 struct TrajectoryFacts {
@@ -28,11 +38,19 @@ struct TrajectoryFacts {
   float reward = 0;
   float priority = 1;
   Outcome correct = Outcome::kUnknown;
+  FrameText source;
+};
+
+// The run of the trajectory before: nearly always that of the next, so that it need not be hashed again.
+struct LastRun {
+  std::string id;
+  Key128 hash = HashId("");
 };
 
 struct ValidateOptions {
   bool check_checksum = true;
   bool only_generated_code = false;  // Without the short way for plain trajectories: for the test that holds them equal.
+  LastRun* last_run = nullptr;       // kept by the caller
 };
 
 // Checks one core frame whole: shape, checksum, every list length against the token count, every range, every limit of

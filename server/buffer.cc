@@ -1,6 +1,7 @@
 #include "server/buffer.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "server/buffer_state.h"
@@ -15,12 +16,13 @@ Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_option
       options(buffer_options),
       cohorts(std::move(versions)),
       retention(options),
-      selector(MakeSelector(options, &items)),
       pacing(options),
       receipts(kMaxWriters, kMaxReceiptsPerWriter),
       random(options.seed) {
   cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
   cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
+  FillSelector();
+  FillViews();
 }
 
 Buffer::Buffer(std::string name, const BufferOptions& options, PolicyVersions::Snapshot versions)
@@ -38,18 +40,43 @@ void Buffer::State::CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t
   counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
 }
 
-void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame frame, bool counted) {
+void Buffer::State::FindZeroSpread(std::span<const TrajectoryFacts> facts) {
+  zero_spread.assign(facts.size(), 0);
+  struct Group {
+    size_t first;
+    bool spread = false;
+  };
+  const auto hash = [](const Key128& key) { return key.low; };
+  std::unordered_map<Key128, Group, decltype(hash)> groups(16, hash);
+  Group* group = nullptr;  // Members mostly stand together.
+  for (size_t i = 0; i < facts.size(); ++i) {
+    if (facts[i].group == Key128{}) continue;
+    if (group == nullptr || facts[group->first].group != facts[i].group)
+      group = &groups.try_emplace(facts[i].group, Group{.first = i}).first->second;
+    group->spread |= facts[i].reward != facts[group->first].reward;
+  }
+  for (size_t i = 0; i < facts.size(); ++i)
+    if (facts[i].group != Key128{}) zero_spread[i] = !groups.find(facts[i].group)->second.spread;
+}
+
+void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group) {
   const Outcome outcome = retention.Decide(facts.correct, facts.reward);
   const uint32_t slot = items.Add(facts, outcome);
   Item& item = items[slot];
   item.cohort = cohorts.Add(facts);
   item.counted = counted;
   item.outcome_said = facts.correct != Outcome::kUnknown;
+  item.zero_spread = zero_spread_group;
+  item.source = sources.NumberOf(facts.source.In(frame.bytes()));
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
-  if (cohorts.OfCurrentEpoch(item.cohort)) selector->OnInsert(slot);
+  if (cohorts.OfCurrentEpoch(item.cohort)) {
+    selector->OnInsert(slot);
+    for (const auto& view : views) view->OnInsert(slot, FrameOf(slot).bytes());
+  }
   tokens += item.token_count;
   tokens_inserted += item.token_count;
+  if (outcome == Outcome::kUnknown) return;
   CountOutcome(&inserted, outcome);
   CountOutcome(&stored, outcome);
 }
@@ -59,22 +86,25 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
   ++removed[static_cast<size_t>(reason)];
   item_draws.ObserveCount(item.draws);
   tokens -= item.token_count;
-  CountOutcome(&removed_outcomes, item.outcome());
-  CountOutcome(&stored, item.outcome(), -1);
-  if (ranks() && item.positive) ranking.erase(RankOf(slot));
+  if (item.outcome() != Outcome::kUnknown) {
+    CountOutcome(&removed_outcomes, item.outcome());
+    CountOutcome(&stored, item.outcome(), -1);
+  }
+  if (ranks() && item.positive) ranking.Erase(slot);
   selector->OnRemove(slot);
+  for (const auto& view : views) view->OnRemove(slot);
   cohorts.Remove(item.cohort);
   store.Remove(&item.place);
   items.Remove(slot);
 }
 
 void Buffer::State::ReviewPositives() {
-  ranking.clear();
+  ranking.Clear();
   while (items.positive() > 0 && items.fresh() < options.fresh_capacity()) items.MakeFresh();
   for (uint32_t slot = items.oldest(), next = kNoSlot; slot != items.oldest_fresh(); slot = next) {
     next = items[slot].newer;
     if (ranks())
-      ranking.insert(RankOf(slot));
+      ranking.Insert(slot);
     else if (options.retention == RetentionKind::kPositiveBias && items[slot].outcome() != Outcome::kCorrect)
       RemoveItem(slot, RemoveReason::kCapacity);
   }
@@ -95,11 +125,11 @@ void Buffer::State::Retain() {
         return;
       case Retention::Step::kMakeFresh:
         items.MakeFresh();
-        if (ranks()) ranking.erase(RankOf(items.oldest_fresh()));
+        if (ranks()) ranking.Erase(items.oldest_fresh());
         break;
       case Retention::Step::kMakePositive:
         items.MakePositive();
-        if (ranks()) ranking.insert(RankOf(oldest_fresh));
+        if (ranks()) ranking.Insert(oldest_fresh);
         break;
       case Retention::Step::kEvictPositive:
         RemoveItem(FirstPositiveToGo(), RemoveReason::kCapacity);
@@ -126,8 +156,8 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
     return to_string(count) + " trajectories in one request, max_insert of the buffer is " + to_string(options.max_insert);
   uint64_t frame_bytes = 0;
   for (const Frame& frame : request.frames) frame_bytes += frame.size();
-  std::string too_large = retention.WhyTooLarge(count, BytesOf(frame_bytes, count));
-  if (!too_large.empty()) return too_large;
+  if (const uint64_t bytes = BytesOf(frame_bytes, count); !retention.Fits(count, bytes))
+    return retention.WhyTooLarge(count, bytes);
   *code = ErrorCode::kAlreadyExists;
   if (count > 1)
     for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
@@ -188,8 +218,14 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   result->first_item = s.items.next_number();
   result->count = static_cast<uint32_t>(count);
   const bool counted = s.pacing.OnInsert(count, available);
-  s.MarkTime();
-  for (size_t i = 0; i < count; ++i) s.AddItem(request.facts[i], std::move(request.frames[i]), counted);
+  if (s.options.max_age_ms > 0) s.MarkTime();
+  if (count == 1) {
+    s.AddItem(request.facts[0], std::move(request.frames[0]), counted, request.facts[0].group != Key128{});
+  } else {
+    s.FindZeroSpread(request.facts);
+    for (size_t i = 0; i < count; ++i)
+      s.AddItem(request.facts[i], std::move(request.frames[i]), counted, s.zero_spread[i] != 0);
+  }
   s.offered += count;
   s.accepted += count;
   if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count});
@@ -242,125 +278,6 @@ bool Buffer::Delete(std::string_view id) {
   s.RemoveItem(slot, RemoveReason::kDeleted);
   s.Retain();
   return true;
-}
-
-UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
-  State& s = *state_;
-  *revision = 0;
-  const uint32_t slot = s.items.Find(HashId(update.id));
-  if (slot == kNoSlot) return UpdateOutcome::kNotThere;
-  *revision = s.items.revision(slot);
-  if (update.revision && *update.revision != *revision) return UpdateOutcome::kOtherRevision;
-  *revision = s.items.NextRevision(slot);
-  if (update.priority) {
-    s.items.SetPriority(slot, *update.priority);
-    s.selector->OnPriority(slot);
-  }
-  if (update.reward || update.correct) s.Rescore(slot, update);
-  return UpdateOutcome::kDone;
-}
-
-void Buffer::State::Rescore(uint32_t slot, const ItemUpdate& update) {
-  Item& item = items[slot];
-  const bool ranked = ranks() && item.positive;
-  if (ranked) ranking.erase(RankOf(slot));
-  item.reward = update.reward.value_or(item.reward);
-  const Outcome before = item.outcome();
-  if (update.correct) item.outcome_said = *update.correct != Outcome::kUnknown;
-  const Outcome said = !item.outcome_said ? Outcome::kUnknown : update.correct.value_or(before);
-  const Outcome outcome = retention.Decide(said, item.reward);
-  item.outcome_bits = static_cast<uint32_t>(outcome);
-  CountOutcome(&stored, before, -1);
-  CountOutcome(&ceased, before);
-  CountOutcome(&stored, outcome);
-  CountOutcome(&became, outcome);
-  if (ranked) ranking.insert(RankOf(slot));
-  if (item.positive && !ranked && outcome != Outcome::kCorrect) RemoveItem(slot, RemoveReason::kCapacity);
-  Retain();
-}
-
-void Buffer::State::MarkTime() {
-  if (options.max_age_ms == 0) return;
-  if (marks.empty() || now_ms >= marks.back().time_ms + options.max_age_ms / 1'000 + 1)
-    marks.push_back({items.next_number(), now_ms});
-}
-
-bool Buffer::State::EvictAged() {
-  // The last mark is of what is inserted until the next.
-  uint64_t kept_from = 0;
-  while (!marks.empty() && now_ms >= marks.front().time_ms + options.max_age_ms) {
-    marks.pop_front();
-    kept_from = marks.empty() ? items.next_number() : marks.front().first_number;
-  }
-  const uint64_t before = items.live();
-  while (items.live() > 0 && items[items.oldest()].number < kept_from) RemoveItem(items.oldest(), RemoveReason::kAge);
-  return items.live() < before;
-}
-
-bool Buffer::State::EvictStale() {
-  const uint64_t before = items.live();
-  for (uint32_t slot = items.oldest(), next = kNoSlot; cohorts.expired() > 0; slot = next) {
-    next = items[slot].newer;
-    if (cohorts.IsExpired(items[slot].cohort)) RemoveItem(slot, RemoveReason::kStaleness);
-  }
-  return items.live() < before;
-}
-
-bool Buffer::OnTime(uint64_t now_ms) {
-  State& s = *state_;
-  s.now_ms = std::max(s.now_ms, now_ms);
-  if (s.options.max_age_ms == 0 || !s.EvictAged()) return false;
-  s.Retain();
-  return true;
-}
-
-void Buffer::State::FillSelector() {
-  selector = MakeSelector(options, &items);
-  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer) {
-    items[slot].position = kNoPosition;
-    if (cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnInsert(slot);
-  }
-}
-
-std::string Buffer::Alter(BufferOptions options) {
-  State& s = *state_;
-  std::string error = CheckOptions(&options);
-  if (!error.empty()) return error;
-  const BufferOptions before = std::exchange(s.options, options);
-  s.retention = Retention(options);
-  s.pacing.Alter(options);
-  if (options.seed != before.seed) s.random = Random(options.seed);
-  s.cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
-  if (options.selector != before.selector || options.priority_exponent != before.priority_exponent ||
-      options.staleness_decay != before.staleness_decay)
-    s.FillSelector();
-  if (options.max_draws > 0 && (before.max_draws == 0 || options.max_draws < before.max_draws)) {
-    std::vector<uint32_t> all;
-    for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) all.push_back(slot);
-    s.RemoveDrawnOut(all);
-  }
-  if (options.evict_staleness != before.evict_staleness) {
-    s.cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
-    s.EvictStale();
-  }
-  if (options.max_age_ms == 0) s.marks.clear();
-  // What was inserted before counts as inserted now.
-  if (options.max_age_ms > 0 && before.max_age_ms == 0) s.marks = {{0, s.now_ms}};
-  if (options.max_age_ms > 0) s.EvictAged();
-  if (options.retention != before.retention) s.ReviewPositives();
-  s.Retain();
-  return "";
-}
-
-void Buffer::OnPublish(PolicyVersions::Snapshot versions) {
-  State& s = *state_;
-  if (s.cohorts.OnPublish(std::move(versions))) s.DropOlderEpochsFromSelector();
-  if (s.cohorts.expired() > 0 && s.EvictStale()) s.Retain();
-}
-
-void Buffer::State::DropOlderEpochsFromSelector() {
-  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer)
-    if (!cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnRemove(slot);
 }
 
 void Buffer::AddCost(const CostReport& cost) {

@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "schema/message.h"
@@ -58,13 +59,23 @@ struct InsertResult {
   uint64_t live = 0;
 };
 
-struct SampleRequest {
+// A part of a composed batch.
+struct SamplePart {
   uint32_t count = 0;
+  std::string view = {};                      // empty: the whole buffer, by its selector
+  std::optional<int64_t> max_staleness = {};  // beside those of the request and the buffer: the smallest counts
+  bool or_next = false;                       // what is lacking is drawn by the next part
+};
+
+struct SampleRequest {
+  uint32_t count = 0;                         // with parts: the sum of theirs
   std::optional<int64_t> step = {};           // absent: the newest published step, see cohorts.h
   std::optional<int64_t> max_staleness = {};  // beside that of the buffer: the smaller one counts
   // Draws of earlier replies that were never used. Taken back when this request is done, not when it waits or fails; at most
   // what was drawn and not given back before.
   uint32_t given_back = 0;
+  std::string view = {};               // without parts: draw from this view; empty: from the whole buffer
+  std::vector<SamplePart> parts = {};  // All are drawn from the state when Sample began, or none is.
 };
 
 struct DrawnItem {
@@ -80,9 +91,10 @@ struct DrawnItem {
 
 struct SampleResult {
   std::vector<DrawnItem> draws;
-  std::vector<Frame> frames;  // distinct
-  int64_t step = 0;           // as given, or the newest of the buffer's runs
-  uint64_t withheld = 0;      // live items that could not be drawn
+  std::vector<Frame> frames;          // distinct
+  std::vector<uint32_t> part_counts;  // of a composed batch: the draws of each part, one part behind the other
+  int64_t step = 0;                   // as given, or the newest of the buffer's runs
+  uint64_t withheld = 0;              // live items that could not be drawn
   uint64_t payload_bytes = 0;
   void Clear();  // keeps capacity: a session reuses it
 };
@@ -137,6 +149,7 @@ struct BufferStats {
   int64_t consumer_step = 0;                       // of the last Sample that drew
   double pacing_balance = 0;
   CostReport cost;
+  std::vector<std::pair<std::string, uint64_t>> views;  // live items of each
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
@@ -158,7 +171,7 @@ class Buffer {
   void CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequence);
 
   // kWait: min_size, pacing, staleness (fewer than min_size, or for a distinct selector than count, that may be drawn) or filter
-  // (so few because of priorities of 0). After a wait for staleness or filter inserts no longer wait for pacing until a Sample
+  // (so few because of priorities of 0, or in the view). After a wait for staleness or filter inserts no longer wait for pacing until a Sample
   // draws again: what the trainer can use has yet to come. Whoever waits in Insert must then be asked again. kError: a count
   // that could never be met.
   Verdict Sample(const SampleRequest& request, SampleResult* result);

@@ -6,6 +6,8 @@
 
 #include "schema/limits.h"
 #include "schema/names.h"
+#include "schema/validate.h"
+#include "server/filter.h"
 
 namespace replay::server {
 namespace {
@@ -38,6 +40,7 @@ constexpr Option kOptions[] = {
     Option{"max_age", [](const BufferOptions& source, BufferOptions* target) { target->max_age_ms = source.max_age_ms; }},
     REPLAY_OPTION(evict_staleness),
     REPLAY_OPTION(correct_threshold),
+    REPLAY_OPTION(views),
     REPLAY_OPTION(replay_ratio),
     Option{"tolerance",
            [](const BufferOptions& source, BufferOptions* target) {
@@ -52,6 +55,33 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(seed),
 };
 #undef REPLAY_OPTION
+
+std::string CheckSelector(SelectorKind selector, double priority_exponent, double staleness_decay) {
+  if (!(priority_exponent >= 0 && priority_exponent <= kMaxExponent))
+    return "priority_exponent is " + NumberText(priority_exponent) + ": it must be from 0 to " + NumberText(kMaxExponent);
+  if (!(staleness_decay >= 0 && std::isfinite(staleness_decay)))
+    return "staleness_decay is " + NumberText(staleness_decay) + ": it must be finite and not negative";
+  if (selector == SelectorKind::kRecency && staleness_decay == 0)
+    return "staleness_decay is missing: selector recency draws in proportion to exp(-staleness / staleness_decay)";
+  return "";
+}
+
+std::string CheckViews(const std::vector<ViewOptions>& views) {
+  if (views.size() > kMaxViews)
+    return "views has " + to_string(views.size()) + " entries: at most " + to_string(kMaxViews) + " are allowed";
+  for (size_t i = 0; i < views.size(); ++i) {
+    const ViewOptions& view = views[i];
+    const std::string at = "views[" + to_string(i) + "]";
+    if (std::string error = ValidateBufferName(view.name); !error.empty()) return at + ".name: " + error;
+    for (size_t j = 0; j < i; ++j)
+      if (views[j].name == view.name) return at + ".name is \"" + view.name + "\", as that of views[" + to_string(j) + "]";
+    Filter filter;
+    if (std::string error = Filter::Parse(view.filter, &filter); !error.empty()) return at + ".filter " + error;
+    if (std::string error = CheckSelector(view.selector, view.priority_exponent, view.staleness_decay); !error.empty())
+      return at + "." + error;
+  }
+  return "";
+}
 
 std::string CheckPacing(BufferOptions* options) {
   const double y = options->replay_ratio;
@@ -180,13 +210,10 @@ std::string CheckOptions(BufferOptions* options) {
            ": it must be in [0, 1)";
   if (options->correct_threshold && !std::isfinite(*options->correct_threshold))
     return "correct_threshold is " + NumberText(*options->correct_threshold) + ": it must be finite";
-  if (!(options->priority_exponent >= 0 && options->priority_exponent <= kMaxExponent))
-    return "priority_exponent is " + NumberText(options->priority_exponent) + ": it must be from 0 to " +
-           NumberText(kMaxExponent);
-  if (!(options->staleness_decay >= 0 && std::isfinite(options->staleness_decay)))
-    return "staleness_decay is " + NumberText(options->staleness_decay) + ": it must be finite and not negative";
-  if (options->selector == SelectorKind::kRecency && options->staleness_decay == 0)
-    return "staleness_decay is missing: selector recency draws in proportion to exp(-staleness / staleness_decay)";
+  if (std::string error = CheckSelector(options->selector, options->priority_exponent, options->staleness_decay);
+      !error.empty())
+    return error;
+  if (std::string error = CheckViews(options->views); !error.empty()) return error;
   if (options->max_staleness && *options->max_staleness < 0)
     return "max_staleness is " + to_string(*options->max_staleness) + ": it must not be negative";
   if (options->max_age_ms > 0 && options->max_age_ms < 1'000)

@@ -41,6 +41,16 @@ struct Decimal {
 // "" or the error. Accepts 0, 0.25, .5, 2.5e-1; up to 18 digits.
 std::string ParseDecimal(std::string_view text, Decimal* decimal);
 
+// See server/view.h and filter.h.
+struct ViewOptions {
+  std::string name;  // 1 to 64 of [A-Za-z0-9_.-]
+  std::string filter;
+  SelectorKind selector = SelectorKind::kUniform;
+  double priority_exponent = 1;
+  double staleness_decay = 0;
+  bool operator==(const ViewOptions&) const = default;
+};
+
 struct BufferOptions {
   uint64_t capacity_items = 1'000'000;
   uint64_t capacity_bytes = 0;  // 0: chosen at creation from what is unassigned of the memory limit
@@ -55,6 +65,7 @@ struct BufferOptions {
   uint64_t max_age_ms = 0;
   std::optional<int64_t> evict_staleness;
   std::optional<double> correct_threshold;
+  std::vector<ViewOptions> views;
 
   double replay_ratio = 0;        // 0: no pacing
   double tolerance = 0;           // 0 with pacing: chosen as the least allowed, (max_draws_per_sample + max_insert * y) / 2

@@ -13,6 +13,7 @@ using std::to_string;
 void SampleResult::Clear() {
   draws.clear();
   frames.clear();
+  part_counts.clear();
   step = 0;
   withheld = 0;
   payload_bytes = 0;
@@ -27,9 +28,6 @@ std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const 
     return "count is " + to_string(request.count) + ": at most " + to_string(kMaxSampleCount) + " are allowed";
   if (request.max_staleness && *request.max_staleness < 0)
     return "max_staleness is " + to_string(*request.max_staleness) + ": it must not be negative";
-  if (IsDistinct(options.selector) && request.count > options.capacity_items)
-    return "count is " + to_string(request.count) + ", but selector " + std::string(ToString(options.selector)) +
-           " draws different items and the buffer holds at most " + to_string(options.capacity_items);
   return "";
 }
 
@@ -38,37 +36,136 @@ StepWindow Buffer::State::WindowOf(const SampleRequest& request) const {
   return {.step = request.step, .max_staleness = std::min(of_buffer, request.max_staleness.value_or(INT64_MAX))};
 }
 
-Drawable Buffer::State::DrawableOf(const SampleRequest& request) {
-  Drawable drawable{.cohorts = &cohorts, .window = WindowOf(request), .in_window = 0, .count = 0};
-  drawable.in_window = cohorts.CountDrawable(drawable.window);
-  drawable.count = selector->CountDrawable(cohorts, drawable.window, drawable.in_window);
-  return drawable;
+View* Buffer::State::FindView(std::string_view view_name) const {
+  const auto found =
+      std::find_if(views.begin(), views.end(), [view_name](const auto& view) { return view->options().name == view_name; });
+  return found == views.end() ? nullptr : found->get();
 }
 
-WaitReason Buffer::State::WhatSampleWaitsFor(const SampleRequest& request, const Drawable& drawable) const {
-  if (items.live() < pacing.min_size()) return WaitReason::kMinSize;
-  if (pacing.DrawMustWait(request.count, request.given_back)) return WaitReason::kPacing;
-  const uint64_t needed = NeededFor(request);
-  if (items.live() < needed) return WaitReason::kMinSize;
-  if (drawable.in_window < needed) return WaitReason::kStaleness;
-  if (drawable.count < needed) return WaitReason::kFilter;
-  return WaitReason::kNone;
+std::string Buffer::State::Plan(const SampleRequest& request) {
+  if (std::string refused = WhySampleRefused(request); !refused.empty()) return refused;
+  parts.clear();
+  const StepWindow window = WindowOf(request);
+  whole = {request.count, false, IsDistinct(options.selector), nullptr, selector.get(), {&cohorts, window, 0, 0}};
+  whole.drawable.in_window = cohorts.CountDrawable(window);
+  whole.drawable.count = selector->CountDrawable(cohorts, window, whole.drawable.in_window);
+  // "" or the error; `at` is "parts[2]." in front of the field.
+  const auto add = [&](const std::string& at, uint32_t count, const std::string& view_name, const StepWindow& part_window,
+                       bool or_next) -> std::string {
+    Part part = whole;
+    part.count = count;
+    part.or_next = or_next;
+    part.drawable.window = part_window;
+    if (!view_name.empty()) {
+      View* const view = FindView(view_name);
+      if (view == nullptr) {
+        std::string declared;
+        for (const auto& each : views) declared += (declared.empty() ? "" : ", ") + each->options().name;
+        return at + "view is \"" + view_name + "\": the buffer declares " + (declared.empty() ? "no view" : "only " + declared);
+      }
+      part.view = view;
+      part.part_selector = &view->selector();
+      part.distinct = IsDistinct(view->options().selector);
+      part.drawable.in_window = view->CountInWindow(cohorts, part_window);
+    } else if (part_window.max_staleness != window.max_staleness) {
+      part.drawable.in_window = cohorts.CountDrawable(part_window);
+    }
+    if (part.view || part_window.max_staleness != window.max_staleness)
+      part.drawable.count = part.part_selector->CountDrawable(cohorts, part_window, part.drawable.in_window);
+    if (part.distinct && !or_next && count > options.capacity_items)
+      return at + "count is " + to_string(count) + ", but selector " +
+             std::string(ToString(part.view ? part.view->options().selector : options.selector)) +
+             " draws different items and the buffer holds at most " + to_string(options.capacity_items);
+    parts.push_back(part);
+    return "";
+  };
+  if (request.parts.empty()) return add("", request.count, request.view, window, false);
+
+  if (!request.view.empty()) return "view is \"" + request.view + "\": with parts each of them names its own";
+  if (request.parts.size() > kMaxSampleParts)
+    return "parts has " + to_string(request.parts.size()) + " entries: at most " + to_string(kMaxSampleParts) + " are allowed";
+  uint64_t sum = 0;
+  for (size_t i = 0; i < request.parts.size(); ++i) {
+    const SamplePart& part = request.parts[i];
+    const std::string at = "parts[" + to_string(i) + "].";
+    if (part.count == 0) return at + "count is 0: a part draws at least 1";
+    if (part.max_staleness && *part.max_staleness < 0)
+      return at + "max_staleness is " + to_string(*part.max_staleness) + ": it must not be negative";
+    if (part.or_next && i + 1 == request.parts.size()) return at + "or_next is set: there is no part behind it";
+    StepWindow part_window = window;
+    part_window.max_staleness = std::min(window.max_staleness, part.max_staleness.value_or(INT64_MAX));
+    if (std::string error = add(at, part.count, part.view, part_window, part.or_next); !error.empty()) return error;
+    // Its passes are noted a batch at a time.
+    const SelectorKind kind = parts[i].view ? parts[i].view->options().selector : options.selector;
+    for (size_t j = 0; j < i && kind == SelectorKind::kEpoch; ++j)
+      if (parts[j].view == parts[i].view)
+        return at + "view is \"" + part.view + "\", as that of parts[" + to_string(j) +
+               "]: selector epoch draws one part of a batch";
+    sum += part.count;
+  }
+  if (sum != request.count) return "count is " + to_string(request.count) + ": the parts have " + to_string(sum);
+  return "";
+}
+
+Buffer::State::Shortage Buffer::State::WhatIsShort(const SampleRequest& request) {
+  const uint64_t live = items.live(), min_size = pacing.min_size();
+  if (live < min_size) return {WaitReason::kMinSize, live, min_size};
+  if (pacing.DrawMustWait(request.count, request.given_back)) return {WaitReason::kPacing};
+  for (const Part& part : parts)
+    if (!part.view && part.distinct && !part.or_next && live < part.count) return {WaitReason::kMinSize, live, part.count};
+  const auto lack = [](const Part& part, uint64_t needed) -> Shortage {
+    const Drawable& drawable = part.drawable;
+    const bool in_view = !part.view || part.view->members() >= needed;
+    if (in_view && drawable.in_window < needed) return {WaitReason::kStaleness, drawable.in_window, needed, &part};
+    return {WaitReason::kFilter, drawable.count, needed, &part};
+  };
+  if (whole.drawable.count < min_size) return lack(whole, min_size);
+  uint32_t carried = 0;
+  for (Part& part : parts) {
+    part.count += std::exchange(carried, 0);
+    const uint64_t needed = part.distinct ? part.count : std::min(part.count, 1u);
+    if (part.drawable.count >= needed) continue;
+    if (!part.or_next) return lack(part, needed);
+    const auto taken = static_cast<uint32_t>(part.distinct ? part.drawable.count : 0);
+    carried = part.count - taken;
+    part.count = taken;
+  }
+  return {};
+}
+
+void Buffer::State::DrawParts() {
+  if (parts.size() == 1) return parts[0].part_selector->Draw(parts[0].count, parts[0].drawable, &random, &picks);
+  picks.slots.clear();
+  picks.probabilities.clear();
+  part_picks.resize(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Picks& from = part_picks[i];
+    if (parts[i].count == 0) {
+      from = {};
+      continue;
+    }
+    parts[i].part_selector->Draw(parts[i].count, parts[i].drawable, &random, &from);
+    picks.slots.insert(picks.slots.end(), from.slots.begin(), from.slots.end());
+    if (from.probabilities.empty())
+      picks.probabilities.resize(picks.slots.size(), from.probability);
+    else
+      picks.probabilities.insert(picks.probabilities.end(), from.probabilities.begin(), from.probabilities.end());
+  }
 }
 
 Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   State& s = *state_;
   result->Clear();
-  std::string refused = s.WhySampleRefused(request);
-  if (!refused.empty()) return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
-  const Drawable drawable = s.DrawableOf(request);
-  s.withheld = s.items.live() - drawable.count;
-  const WaitReason reason = s.WhatSampleWaitsFor(request, drawable);
+  if (std::string refused = s.Plan(request); !refused.empty())
+    return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
+  s.withheld = s.items.live() - s.whole.drawable.count;
+  const WaitReason reason = s.WhatIsShort(request).reason;
   if (reason != WaitReason::kNone) {
     s.starving |= reason == WaitReason::kStaleness || reason == WaitReason::kFilter;
     return Verdict::Wait(reason);
   }
 
-  s.selector->Draw(request.count, drawable, &s.random, &s.picks);
+  s.DrawParts();
   result->payload_bytes = s.PlaceFrames();
   if (result->payload_bytes > kMaxReplyPayloadBytes) {
     std::string message = "the " + to_string(s.batch_slots.size()) + " frames drawn have " + to_string(result->payload_bytes) +
@@ -80,7 +177,13 @@ Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   result->withheld = s.withheld;
   s.withheld_total += s.withheld;
   s.RecordDraws(request, result);
-  s.selector->Commit(s.picks);
+  for (size_t i = 0; i < s.parts.size(); ++i) {
+    const bool composed = !request.parts.empty();
+    if (composed) result->part_counts.push_back(s.parts[i].count);
+    if (s.parts[i].count > 0) s.parts[i].part_selector->Commit(s.parts.size() == 1 ? s.picks : s.part_picks[i]);
+  }
+  s.selector->OnDrawn(s.batch_slots);
+  for (const auto& view : s.views) view->OnDrawn(s.batch_slots);
   s.starving = false;
   s.pacing.OnDraw(request.count, request.given_back);
   ++s.samples;
@@ -157,29 +260,39 @@ void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {
 }
 
 WaitReason Buffer::WhatSampleWaitsFor(const SampleRequest& request) const {
-  return state_->WhatSampleWaitsFor(request, state_->DrawableOf(request));
+  State& s = *state_;
+  return s.Plan(request).empty() ? s.WhatIsShort(request).reason : WaitReason::kNone;
 }
 
 std::string Buffer::WhySampleWaits(const SampleRequest& request) const {
   State& s = *state_;
-  const Drawable drawable = s.DrawableOf(request);
-  const uint64_t needed = s.NeededFor(request);
-  switch (s.WhatSampleWaitsFor(request, drawable)) {
+  if (!s.Plan(request).empty()) return "";
+  const State::Shortage shortage = s.WhatIsShort(request);
+  const std::string counts = to_string(shortage.present) + " of " + to_string(shortage.needed) + " items ";
+  switch (shortage.reason) {
     case WaitReason::kMinSize:
-      return to_string(s.items.live()) + " of " + to_string(needed) + " items present";
+      return counts + "present";
     case WaitReason::kPacing:
       return s.pacing.WhyDrawWaits(request.count, request.given_back);
     case WaitReason::kStaleness: {
-      std::string others = to_string(s.items.live() - drawable.in_window) + " are newer than step " +
+      const Drawable& drawable = shortage.part->drawable;
+      const View* const view = shortage.part->view;
+      std::string others = to_string((view ? view->members() : s.items.live()) - drawable.in_window) + " are newer than step " +
                            to_string(request.step ? *request.step : s.cohorts.NewestStep());
       if (drawable.window.max_staleness != INT64_MAX)
         others += ", staler than max_staleness " + to_string(drawable.window.max_staleness);
-      return to_string(drawable.in_window) + " of " + to_string(needed) + " items may be drawn; " + others +
-             " or of an older epoch";
+      return counts + (view ? "of view " + view->options().name + " " : "") + "may be drawn; " + others +
+             (view ? "" : " or of an older epoch");
     }
-    case WaitReason::kFilter:
-      return to_string(drawable.count) + " of " + to_string(needed) + " items may be drawn; " +
-             to_string(drawable.in_window - drawable.count) + " have priority 0";
+    case WaitReason::kFilter: {
+      const Drawable& drawable = shortage.part->drawable;
+      std::string why = counts;
+      if (shortage.part->view) why += "of view " + shortage.part->view->options().name + " ";
+      why += "may be drawn";
+      if (drawable.in_window > drawable.count)
+        why += "; " + to_string(drawable.in_window - drawable.count) + " have priority 0";
+      return why;
+    }
     default:
       return "";
   }

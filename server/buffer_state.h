@@ -1,11 +1,9 @@
 #pragma once
-// What a Buffer is made of; included by buffer.cc, buffer_sample.cc and buffer_stats.cc only.
+// What a Buffer is made of; included by buffer*.cc only.
 
 #include <algorithm>
-#include <compare>
 #include <deque>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,9 +12,12 @@
 #include "server/item_table.h"
 #include "server/pacing.h"
 #include "server/random.h"
+#include "server/ranking.h"
 #include "server/receipts.h"
 #include "server/retention.h"
 #include "server/selectors.h"
+#include "server/sources.h"
+#include "server/view.h"
 
 namespace replay::server {
 
@@ -25,35 +26,44 @@ struct Buffer::State {
 
   // Decisions, changing nothing.
   std::string WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const;
+  // One part of a Sample; one that is not composed has one.
+  struct Part {
+    uint32_t count;  // asked for; once WhatIsShort has looked, what it is to draw
+    bool or_next;
+    bool distinct;
+    const View* view;  // null: the whole buffer
+    Selector* part_selector;
+    Drawable drawable;
+  };
+  // What the draws of a Sample wait for.
+  struct Shortage {
+    WaitReason reason = WaitReason::kNone;
+    uint64_t present = 0, needed = 0;  // items
+    const Part* part = nullptr;        // of staleness and filter
+  };
+  // Sets `whole` and `parts`. "" or why the request can never be met.
+  std::string Plan(const SampleRequest& request);
   std::string WhySampleRefused(const SampleRequest& request) const;
-  WaitReason WhatSampleWaitsFor(const SampleRequest& request, const Drawable& drawable) const;
+  Shortage WhatIsShort(const SampleRequest& request);  // after Plan
   // Items that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
   uint64_t Available() const { return starving ? 0 : selector->CountDrawable(cohorts, WindowOf({}), cohorts.drawable()); }
-  // So many items must be drawable before the request draws.
-  uint64_t NeededFor(const SampleRequest& request) const {
-    return std::max<uint64_t>(pacing.min_size(), IsDistinct(options.selector) ? request.count : 1);
-  }
   StepWindow WindowOf(const SampleRequest& request) const;
-  Drawable DrawableOf(const SampleRequest& request);
+  // Null: there is none.
+  View* FindView(std::string_view view_name) const;
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
   bool ranks() const { return options.retention == RetentionKind::kBest; }
-  struct Rank {
-    float reward;
-    uint64_t number;
-    uint32_t slot;
-    auto operator<=>(const Rank&) const = default;
-  };
-  static constexpr uint64_t kNodeBytes = 64;  // of a std::set of these
-  Rank RankOf(uint32_t slot) const { return {items[slot].reward, items[slot].number, slot}; }
-  uint32_t FirstPositiveToGo() const { return ranks() ? ranking.begin()->slot : items.oldest(); }
+  uint32_t FirstPositiveToGo() const { return ranks() ? ranking.worst() : items.oldest(); }
   // Draws whose cache misses overlap.
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
-  void AddItem(const TrajectoryFacts& facts, Frame frame, bool counted);
+  void AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group);
   void RemoveItem(uint32_t slot, RemoveReason reason);
   void Rescore(uint32_t slot, const ItemUpdate& update);
+  void FindZeroSpread(std::span<const TrajectoryFacts> facts);
+  void FillViews();
+  void DrawParts();
   void MarkTime();
   bool EvictAged();
   bool EvictStale();
@@ -74,8 +84,10 @@ struct Buffer::State {
   Store store;  // by the places of `items`
   Cohorts cohorts;
   Retention retention;
-  std::set<Rank> ranking;  // with retention best: the positive items, worst first
-  std::unique_ptr<Selector> selector;
+  Ranking ranking{&items};             // with retention best: the positive items
+  std::unique_ptr<Selector> selector;  // of the whole buffer
+  Sources sources;
+  std::vector<std::unique_ptr<View>> views;
   Pacing pacing;
   Receipts receipts;
   Random random;
@@ -89,8 +101,12 @@ struct Buffer::State {
   bool starving = false;  // The last Sample waited for staleness or filter.
 
   // Of the batch at hand, kept for their memory.
+  Part whole{};                       // the whole buffer, as if it were drawn from
+  std::vector<Part> parts;            // [parts]
+  std::vector<Picks> part_picks;      // [parts] of a composed batch
   Picks picks;                        // [count]
   std::vector<uint32_t> batch_slots;  // [distinct] slots, by frame index
+  std::vector<uint8_t> zero_spread;   // [trajectories] of the Insert at hand, whether its group has one reward
 
   // Counters, as BufferStats shows them.
   uint64_t tokens = 0;

@@ -22,8 +22,12 @@ BufferStats Buffer::Stats() const {
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
-                      s.receipts.memory_bytes() + s.ranking.size() * State::kNodeBytes +
+                      s.receipts.memory_bytes() + s.ranking.memory_bytes() +
                       (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+  for (const auto& view : s.views) {
+    stats.index_bytes += view->memory_bytes();
+    stats.views.emplace_back(view->options().name, view->members());
+  }
   stats.tokens = s.tokens;
   stats.positive_items = s.items.positive();
   stats.stored = s.stored;
@@ -78,7 +82,9 @@ void Buffer::CheckInvariants() const {
   const State& s = *state_;
   s.items.CheckInvariants();
   s.cohorts.CheckInvariants(s.items.live());
-  s.selector->CheckInvariants(s.cohorts);
+  s.selector->CheckInvariants(s.cohorts, s.cohorts.of_current_epoch());
+  for (const auto& view : s.views) view->CheckInvariants(s.cohorts);
+  CHECK(s.ranking.size() == (s.ranks() ? s.items.positive() : 0) && s.ranking.IsInOrder()) << s.ranking.size() << " ranked";
   CHECK(s.offered == s.accepted + s.duplicate + s.rejected)
       << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected;
   const uint64_t removed = std::accumulate(s.removed.begin(), s.removed.end(), uint64_t{0});

@@ -1,5 +1,6 @@
 #include "server/codec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "schema/flat.h"
@@ -67,6 +68,47 @@ void DecodeUpdates(capnp::List<schema::ItemUpdate>::Reader updates, Request* req
   }
 }
 
+std::vector<ViewOptions> DecodeViews(capnp::List<schema::View>::Reader from) {
+  if (from.size() > kMaxViews)
+    Refuse("views has " + std::to_string(from.size()) + " entries: at most " + std::to_string(kMaxViews) + " are allowed");
+  std::vector<ViewOptions> views(from.size());
+  for (uint32_t i = 0; i < from.size(); ++i) {
+    Assign(&views[i].name, from[i].getName(), "views.name", kMaxBufferNameBytes);
+    Assign(&views[i].filter, from[i].getFilter(), "views.filter", kMaxFilterBytes);
+    if (from[i].getSelector() > schema::SelectorKind::RECENCY) Refuse("views.selector is not a known value");
+    views[i].selector = static_cast<SelectorKind>(from[i].getSelector());
+    views[i].priority_exponent = from[i].getPriorityExponent();
+    views[i].staleness_decay = from[i].getStalenessDecay();
+  }
+  return views;
+}
+
+void DecodeSample(schema::Sample::Reader from, Request* request) {
+  Assign(&request->buffer, from.getBuffer(), "buffer", kMaxBufferNameBytes);
+  SampleRequest& sample = request->sample;
+  sample.count = from.getCount();
+  sample.step = from.getHasStep() ? std::optional(from.getStep()) : std::nullopt;
+  sample.given_back = from.getGivenBack();
+  sample.max_staleness = from.getHasMaxStaleness() ? std::optional(from.getMaxStaleness()) : std::nullopt;
+  Assign(&sample.view, from.getView(), "view", kMaxBufferNameBytes);
+  sample.parts.clear();
+  if (!from.hasParts()) return;
+  const auto parts = from.getParts();
+  if (parts.size() > kMaxSampleParts)
+    Refuse("parts has " + std::to_string(parts.size()) + " entries: at most " + std::to_string(kMaxSampleParts) +
+           " are allowed");
+  uint64_t sum = 0;
+  for (const auto& part : parts) {
+    SamplePart& to = sample.parts.emplace_back();
+    to.count = part.getCount();
+    Assign(&to.view, part.getView(), "parts.view", kMaxBufferNameBytes);
+    if (part.getHasMaxStaleness()) to.max_staleness = part.getMaxStaleness();
+    to.or_next = part.getOrNext();
+    sum += to.count;
+  }
+  if (sample.count == 0) sample.count = static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));
+}
+
 BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   BufferOptions options;
   options.capacity_items = reader.getCapacityItems();
@@ -94,6 +136,7 @@ BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   options.pace_draws = reader.getPaceDraws();
   options.pace_inserts = reader.getPaceInserts();
   if (reader.getHasSeed()) options.seed = reader.getSeed();
+  if (reader.hasViews()) options.views = DecodeViews(reader.getViews());
   return options;
 }
 
@@ -153,15 +196,8 @@ void Decode(schema::Request::Reader reader, Request* request) {
       return Assign(&request->buffer, reader.getDropBuffer().getName(), "name", kMaxBufferNameBytes);
     case schema::Request::INSERT:
       return DecodeInsert(reader.getInsert(), request);
-    case schema::Request::SAMPLE: {
-      const auto sample = reader.getSample();
-      Assign(&request->buffer, sample.getBuffer(), "buffer", kMaxBufferNameBytes);
-      request->sample.count = sample.getCount();
-      request->sample.step = sample.getHasStep() ? std::optional(sample.getStep()) : std::nullopt;
-      request->sample.given_back = sample.getGivenBack();
-      request->sample.max_staleness = sample.getHasMaxStaleness() ? std::optional(sample.getMaxStaleness()) : std::nullopt;
-      return;
-    }
+    case schema::Request::SAMPLE:
+      return DecodeSample(reader.getSample(), request);
     case schema::Request::GET: {
       const auto get = reader.getGet();
       Assign(&request->buffer, get.getBuffer(), "buffer", kMaxBufferNameBytes);

@@ -14,6 +14,21 @@
 namespace replay::server {
 namespace {
 
+ViewOptions ParseView(JsonConfig& json) {
+  ViewOptions view;
+  view.name = json.Text("name", "");
+  view.filter = json.Text("filter", "");
+  if (json.Has("selector")) {
+    const auto selector = ParseSelector(json.Text("selector", ""));
+    if (!selector) json.Fail("selector", "must be one of " + JoinNames(kSelectorNames, ", "));
+    view.selector = *selector;
+  }
+  view.priority_exponent = json.Number("priority_exponent", 1, 0, 10);
+  view.staleness_decay = json.Number("staleness_decay", 0, 0, 1e15);
+  json.RefuseUnknown();
+  return view;
+}
+
 BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   *name = json.Text("name", "");
   if (std::string error = ValidateBufferName(*name); !error.empty()) json.Fail("name", error);
@@ -52,6 +67,7 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   options.max_insert = static_cast<uint32_t>(json.Integer("max_insert", 0, 0, kMaxTrajectoriesPerInsert));
   options.pace_draws = json.Flag("pace_draws", true);
   options.pace_inserts = json.Flag("pace_inserts", true);
+  for (JsonConfig& view : json.Objects("views")) options.views.push_back(ParseView(view));
   if (json.Has("seed")) options.seed = static_cast<uint64_t>(json.Integer("seed", 0, 0));
   json.RefuseUnknown();
   if (std::string error = CheckOptions(&options); !error.empty())

@@ -22,8 +22,6 @@
 
 namespace replay::server {
 
-inline constexpr uint32_t kNoPosition = UINT32_MAX;
-
 struct alignas(64) Item {
   uint64_t number = 0;        // Insertion number, from 1; 0: the slot is free.
   int64_t last_use_step = 0;  // Valid once draws > 0.
@@ -35,9 +33,10 @@ struct alignas(64) Item {
   uint32_t positive : 1 = 0;      // In the positive ring.
   uint32_t counted : 1 = 0;       // Its insert counts in the balance of pacing (was not part of the baseline).
   uint32_t outcome_said : 1 = 0;  // by the producer or an Update, and not decided by the reward
-  uint32_t : 3;
+  uint32_t zero_spread : 1 = 0;   // All rewards of its group were the same when it came in.
+  uint32_t : 2;
   float reward = 0;
-  uint32_t position = kNoPosition;  // In the selector's array; kNoPosition: not drawn from there.
+  uint16_t source = 0;  // In Sources.
   uint32_t older = kNoSlot;
   uint32_t newer = kNoSlot;  // Of a free slot: the next free one.
   Store::Place place;        // In Store: the frame.
@@ -61,7 +60,10 @@ class ItemTable {
 
   Item& operator[](uint32_t slot) { return items_[slot]; }
   const Item& operator[](uint32_t slot) const { return items_[slot]; }
-  void Prefetch(uint32_t slot) const { __builtin_prefetch(&items_[slot], 1); }
+  void Prefetch(uint32_t slot) const {
+    __builtin_prefetch(&items_[slot], 1);
+    if (slot < with_late_) __builtin_prefetch(&late_[slot]);
+  }
 
   // For prioritized draws; 1 unless set.
   float priority(uint32_t slot) const { return slot < with_late_ ? late_[slot].priority : 1; }

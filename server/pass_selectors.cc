@@ -44,27 +44,27 @@ void Pool::Choose(uint64_t count, Random* random, std::vector<uint32_t>* slots) 
 
 void Epoch::Swap(List* list, uint32_t a, uint32_t b) {
   std::swap(list->slots[a], list->slots[b]);
-  (*items_)[list->slots[a]].position = a;
-  (*items_)[list->slots[b]].position = b;
+  positions_.Move(list->slots[a], a);
+  positions_.Move(list->slots[b], b);
 }
 
 void Epoch::OnInsert(uint32_t slot) {
-  Item& item = (*items_)[slot];
+  const Item& item = (*items_)[slot];
   if (item.cohort >= lists_.size()) lists_.resize(item.cohort + 1);
   List& list = lists_[item.cohort];
-  item.position = static_cast<uint32_t>(list.slots.size());
+  const auto position = static_cast<uint32_t>(list.slots.size());
+  positions_.Add(slot, position);
   list.slots.push_back(slot);
-  Swap(&list, item.position, list.unseen++);
+  Swap(&list, position, list.unseen++);
 }
 
 void Epoch::OnRemove(uint32_t slot) {
-  Item& item = (*items_)[slot];
-  if (item.position == kNoPosition) return;
-  List& list = lists_[item.cohort];
-  if (item.position < list.unseen) Swap(&list, item.position, --list.unseen);
-  Swap(&list, item.position, static_cast<uint32_t>(list.slots.size()) - 1);
+  if (!positions_.Has(slot)) return;
+  List& list = lists_[(*items_)[slot].cohort];
+  if (positions_[slot] < list.unseen) Swap(&list, positions_[slot], --list.unseen);
+  Swap(&list, positions_[slot], static_cast<uint32_t>(list.slots.size()) - 1);
   list.slots.pop_back();
-  item.position = kNoPosition;
+  positions_.Remove(slot);
   if (list.slots.empty()) list = List();  // The cohort may never come back.
 }
 
@@ -95,9 +95,8 @@ void Epoch::Draw(uint32_t count, const Drawable& drawable, Random* random, Picks
 }
 
 void Epoch::MarkSeen(uint32_t slot) {
-  const Item& item = (*items_)[slot];
-  List& list = lists_[item.cohort];
-  if (item.position < list.unseen) Swap(&list, item.position, --list.unseen);
+  List& list = lists_[(*items_)[slot].cohort];
+  if (positions_[slot] < list.unseen) Swap(&list, positions_[slot], --list.unseen);
 }
 
 void Epoch::Commit(const Picks& picks) {
@@ -107,12 +106,12 @@ void Epoch::Commit(const Picks& picks) {
 }
 
 uint64_t Epoch::memory_bytes() const {
-  uint64_t bytes = lists_.capacity() * sizeof(List);
+  uint64_t bytes = positions_.memory_bytes() + lists_.capacity() * sizeof(List);
   for (const List& list : lists_) bytes += list.slots.capacity() * sizeof(uint32_t);
   return bytes;
 }
 
-void Epoch::CheckInvariants(const Cohorts& cohorts) const {
+void Epoch::CheckInvariants(const Cohorts& cohorts, uint64_t expected) const {
   uint64_t held = 0;
   for (uint32_t cohort = 0; cohort < lists_.size(); ++cohort) {
     const List& list = lists_[cohort];
@@ -120,32 +119,30 @@ void Epoch::CheckInvariants(const Cohorts& cohorts) const {
     held += list.slots.size();
     for (uint32_t position = 0; position < list.slots.size(); ++position) {
       const Item& item = (*items_)[list.slots[position]];
-      CHECK(item.number != 0 && item.cohort == cohort && item.position == position) << "cohort " << cohort;
+      CHECK(item.number != 0 && item.cohort == cohort && positions_[list.slots[position]] == position) << "cohort " << cohort;
       CHECK(cohorts.OfCurrentEpoch(cohort)) << "item " << item.number;
     }
   }
-  CHECK(held == cohorts.of_current_epoch()) << held << " in the selector, " << cohorts.of_current_epoch() << " current";
+  CHECK(held == expected) << held << " in the selector, expected " << expected;
 }
 
 // --- UnusedFirst ---------------------------------------------------------------------------------------------------------
 
 void UnusedFirst::Put(uint32_t slot, uint32_t level) {
-  Item& item = (*items_)[slot];
-  std::vector<uint32_t>& list = levels_[level][item.cohort];
-  item.position = static_cast<uint32_t>(list.size());
+  std::vector<uint32_t>& list = levels_[level][(*items_)[slot].cohort];
+  positions_.Add(slot, static_cast<uint32_t>(list.size()));
   list.push_back(slot);
   level_of_[slot] = level;
 }
 
 void UnusedFirst::Take(uint32_t slot) {
-  Item& item = (*items_)[slot];
   const auto level = levels_.find(level_of_[slot]);
-  const auto list = level->second.find(item.cohort);
+  const auto list = level->second.find((*items_)[slot].cohort);
   const uint32_t last = list->second.back();
-  list->second[item.position] = last;
-  (*items_)[last].position = item.position;
+  list->second[positions_[slot]] = last;
+  positions_.Move(last, positions_[slot]);
   list->second.pop_back();
-  item.position = kNoPosition;
+  positions_.Remove(slot);
   if (list->second.empty()) level->second.erase(list);
   if (level->second.empty()) levels_.erase(level);
 }
@@ -156,7 +153,7 @@ void UnusedFirst::OnInsert(uint32_t slot) {
 }
 
 void UnusedFirst::OnRemove(uint32_t slot) {
-  if ((*items_)[slot].position != kNoPosition) Take(slot);
+  if (positions_.Has(slot)) Take(slot);
 }
 
 void UnusedFirst::Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) {
@@ -178,17 +175,17 @@ void UnusedFirst::Draw(uint32_t count, const Drawable& drawable, Random* random,
   }
 }
 
-void UnusedFirst::Commit(const Picks& picks) {
-  for (const uint32_t slot : picks.slots) {
-    const uint32_t draws = level_of_[slot];
+void UnusedFirst::OnDrawn(std::span<const uint32_t> slots) {
+  for (const uint32_t slot : slots) {
+    if (!positions_.Has(slot)) continue;
     Take(slot);
-    Put(slot, draws + 1);
+    Put(slot, (*items_)[slot].draws);
   }
 }
 
 uint64_t UnusedFirst::memory_bytes() const {
   constexpr uint64_t kOfNode = 64;  // about what a node of either map takes
-  uint64_t bytes = level_of_.memory_bytes();
+  uint64_t bytes = level_of_.memory_bytes() + positions_.memory_bytes();
   for (const auto& [draws, level] : levels_) {
     bytes += kOfNode + level.bucket_count() * sizeof(void*);
     for (const auto& [cohort, slots] : level) bytes += kOfNode + slots.capacity() * sizeof(uint32_t);
@@ -196,7 +193,7 @@ uint64_t UnusedFirst::memory_bytes() const {
   return bytes;
 }
 
-void UnusedFirst::CheckInvariants(const Cohorts& cohorts) const {
+void UnusedFirst::CheckInvariants(const Cohorts& cohorts, uint64_t expected) const {
   uint64_t held = 0;
   for (const auto& [draws, level] : levels_) {
     CHECK(!level.empty()) << "level " << draws;
@@ -206,12 +203,12 @@ void UnusedFirst::CheckInvariants(const Cohorts& cohorts) const {
       held += slots.size();
       for (uint32_t position = 0; position < slots.size(); ++position) {
         const Item& item = (*items_)[slots[position]];
-        CHECK(item.number != 0 && item.draws == draws && item.cohort == cohort && item.position == position)
+        CHECK(item.number != 0 && item.draws == draws && item.cohort == cohort && positions_[slots[position]] == position)
             << "item " << item.number << " with " << item.draws << " draws on level " << draws;
       }
     }
   }
-  CHECK(held == cohorts.of_current_epoch()) << held << " in the selector, " << cohorts.of_current_epoch() << " current";
+  CHECK(held == expected) << held << " in the selector, expected " << expected;
 }
 
 }  // namespace replay::server

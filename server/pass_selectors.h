@@ -1,7 +1,7 @@
 #pragma once
 // The selectors that look at what was drawn before: epoch and unused_first, see selectors.h.
 //
-// Draw only chooses; Commit notes what was handed out. A batch runs through one or more stages, each over a set of items that is
+// Draw only chooses; Commit (of epoch) and OnDrawn (of unused_first) note what was handed out. A batch runs through one or more stages, each over a set of items that is
 // drawn from without replacement until it is exhausted: for epoch what the pass has not seen, then everything; for unused_first
 // what was drawn least often, which by then has been drawn once more, with what was already drawn so often.
 
@@ -35,14 +35,14 @@ class Pool {
 
 class Epoch final : public Selector {
  public:
-  explicit Epoch(ItemTable* items) : items_(items) {}
+  explicit Epoch(const ItemTable* items) : items_(items) {}
 
   void OnInsert(uint32_t slot) override;
   void OnRemove(uint32_t slot) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
   void Commit(const Picks& picks) override;
   uint64_t memory_bytes() const override;
-  void CheckInvariants(const Cohorts& cohorts) const override;
+  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
  private:
   struct List {
@@ -52,7 +52,8 @@ class Epoch final : public Selector {
   void MarkSeen(uint32_t slot);
   void Swap(List* list, uint32_t a, uint32_t b);
 
-  ItemTable* const items_;
+  const ItemTable* const items_;
+  Positions positions_;      // in its cohort
   std::vector<List> lists_;  // by cohort
   Pool pool_;
   uint64_t last_stage_ = 0;   // Of the last Draw: picks from here on are of its last pass …
@@ -61,21 +62,22 @@ class Epoch final : public Selector {
 
 class UnusedFirst final : public Selector {
  public:
-  explicit UnusedFirst(ItemTable* items) : items_(items) {}
+  explicit UnusedFirst(const ItemTable* items) : items_(items) {}
 
   void OnInsert(uint32_t slot) override;
   void OnRemove(uint32_t slot) override;
+  void OnDrawn(std::span<const uint32_t> slots) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
-  void Commit(const Picks& picks) override;
   uint64_t memory_bytes() const override;
-  void CheckInvariants(const Cohorts& cohorts) const override;
+  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
  private:
   using Level = std::unordered_map<uint32_t, std::vector<uint32_t>>;  // slots by cohort
   void Put(uint32_t slot, uint32_t level);
   void Take(uint32_t slot);
 
-  ItemTable* const items_;
+  const ItemTable* const items_;
+  Positions positions_;                      // in its cohort
   std::map<uint32_t, Level> levels_;         // by number of draws; none is empty
   SegmentedArray<uint32_t, 4096> level_of_;  // by slot
   Pool pool_;

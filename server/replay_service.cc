@@ -251,7 +251,8 @@ void ReplayService::Pump(BufferHost& host) {
         const WaitReason waited_for = head.Reason();
         if (!head.Attempt()) {
           // The first draw that finds nothing it may use lets the inserts go; only then is there something to look at again.
-          progress |= head.Reason() == WaitReason::kStaleness && waited_for != WaitReason::kStaleness;
+          const WaitReason waits_for = head.Reason();
+          progress |= waits_for != waited_for && (waits_for == WaitReason::kStaleness || waits_for == WaitReason::kFilter);
           break;
         }
         cost += head.Cost();

@@ -67,6 +67,16 @@ void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   to.setPaceInserts(from.pace_inserts);
   to.setHasSeed(from.seed.has_value());
   to.setSeed(from.seed.value_or(0));
+  auto views = to.initViews(static_cast<uint32_t>(from.views.size()));
+  for (uint32_t i = 0; i < views.size(); ++i) {
+    const ViewOptions& view = from.views[i];
+    auto to_view = views[i];
+    SetText(view.name, [&](uint32_t size) { return to_view.initName(size); });
+    SetText(view.filter, [&](uint32_t size) { return to_view.initFilter(size); });
+    to_view.setSelector(static_cast<schema::SelectorKind>(view.selector));
+    to_view.setPriorityExponent(view.priority_exponent);
+    to_view.setStalenessDecay(view.staleness_decay);
+  }
 }
 
 void FillHistogram(const Histogram& from, schema::Histogram::Builder to) {
@@ -94,7 +104,12 @@ void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
   FillNamedCount(outcomes, 5, "remove_incorrect", from.removed_outcomes.incorrect);
 }
 
-constexpr uint32_t kBufferStatsWords = 640;  // Three histograms (~32 words each), named counts, options, fixed fields.
+// Three histograms (~32 words each), named counts, options, fixed fields; and for each view its options and its name and count.
+uint32_t BufferStatsWords(const BufferStats& stats) {
+  uint32_t words = 640;
+  for (const ViewOptions& view : stats.options.views) words += 12 + 2 * TextWords(view.name) + TextWords(view.filter);
+  return words;
+}
 
 void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   SetText(from.name, [&](uint32_t size) { return to.initName(size); });
@@ -136,6 +151,8 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setTrainers(from.cost.trainers);
   to.setProducers(from.producers);
   to.setConsumers(from.consumers);
+  auto views = to.initViews(static_cast<uint32_t>(from.views.size()));
+  for (uint32_t i = 0; i < views.size(); ++i) FillNamedCount(views, i, from.views[i].first, from.views[i].second);
 }
 
 // Only what has happened is listed.
@@ -227,7 +244,8 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 6 * count + frame_count / 2 + 1);
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 6 * count + frame_count / 2 + 1 +
+                                             static_cast<uint32_t>(result.part_counts.size()));
   reply.setId(id);
   auto sample = reply.initSample();
   sample.setStep(result.step);
@@ -244,6 +262,10 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     draw.setItem(from.item);
     draw.setReward(from.reward);
     draw.setRevision(from.revision);
+  }
+  if (!result.part_counts.empty()) {
+    auto counts = sample.initPartCounts(static_cast<uint32_t>(result.part_counts.size()));
+    for (uint32_t i = 0; i < counts.size(); ++i) counts.set(i, result.part_counts[i]);
   }
   auto sizes = sample.initFrameBytes(frame_count);
   uint64_t payload_bytes = 0;
@@ -319,7 +341,9 @@ void ReplyEncoder::Versions(uint64_t id, std::span<const PolicyVersion> versions
 }
 
 void ReplyEncoder::Stats(uint64_t id, const ServerStats& stats, OutputQueue& output) {
-  auto reply = builder_.Start<schema::Reply>(512 + kBufferStatsWords * static_cast<uint32_t>(stats.buffers.size()));
+  uint32_t words = 512;
+  for (const BufferStats& buffer : stats.buffers) words += BufferStatsWords(buffer);
+  auto reply = builder_.Start<schema::Reply>(words);
   reply.setId(id);
   auto root = reply.initStats();
   auto server = root.initServer();

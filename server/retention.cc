@@ -21,8 +21,7 @@ Retention::Step Retention::Next(const Contents& contents) const {
 }
 
 std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const {
-  if (trajectories <= fresh_capacity_ && bytes <= capacity_bytes_) [[likely]]
-    return "";
+  if (Fits(trajectories, bytes)) return "";
   using std::to_string;
   if (trajectories > fresh_capacity_)
     return to_string(trajectories) + " trajectories in one request, but the buffer keeps " + to_string(fresh_capacity_) +

@@ -52,6 +52,8 @@ class Retention {
   // The next step towards the rule above. Called until kDone.
   Step Next(const Contents& contents) const;
 
+  // Whether a request of so many trajectories and bytes (with overhead) can be held whole.
+  bool Fits(uint64_t trajectories, uint64_t bytes) const { return trajectories <= fresh_capacity_ && bytes <= capacity_bytes_; }
   // "" or why a request of so many trajectories and bytes (with overhead) can never be held whole:
   //   "12 trajectories in one request, but the buffer keeps 8 fresh ones (capacity_items 10, 2 of them for older ones that stay
   //    on)"

@@ -1,11 +1,11 @@
 #include "server/selectors.h"
 
+#include <map>
 #include <utility>
 
 #include "server/check.h"
 #include "server/pass_selectors.h"
 #include "server/weighted_selector.h"
-#include "storage/segmented_array.h"
 
 namespace replay::server {
 namespace {
@@ -13,30 +13,30 @@ namespace {
 // What the two uniform selectors share: the dense array.
 class DenseSelector : public Selector {
  public:
-  explicit DenseSelector(ItemTable* items) : items_(items) {}
+  explicit DenseSelector(const ItemTable* items) : items_(items) {}
 
   void OnInsert(uint32_t slot) override {
     slots_.Reserve(uint64_t{size_} + 1);
     slots_[size_] = slot;
-    (*items_)[slot].position = size_++;
+    positions_.Add(slot, size_++);
   }
 
   void OnRemove(uint32_t slot) override {
-    const uint32_t position = (*items_)[slot].position;
+    const uint32_t position = positions_[slot];
     if (position == kNoPosition) return;
     const uint32_t last = slots_[--size_];
     slots_[position] = last;
-    (*items_)[last].position = position;
-    (*items_)[slot].position = kNoPosition;
+    positions_.Move(last, position);
+    positions_.Remove(slot);
   }
 
-  uint64_t memory_bytes() const override { return slots_.memory_bytes(); }
+  uint64_t memory_bytes() const override { return slots_.memory_bytes() + positions_.memory_bytes(); }
 
-  void CheckInvariants(const Cohorts& cohorts) const override {
-    CHECK(size_ == cohorts.of_current_epoch()) << size_ << " in the selector, " << cohorts.of_current_epoch() << " current";
+  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override {
+    CHECK(size_ == expected) << size_ << " in the selector, expected " << expected;
     for (uint32_t position = 0; position < size_; ++position) {
       const Item& item = (*items_)[slots_[position]];
-      CHECK(item.number != 0 && item.position == position) << "position " << position;
+      CHECK(item.number != 0 && positions_[slots_[position]] == position) << "position " << position;
       CHECK(cohorts.OfCurrentEpoch(item.cohort)) << "item " << item.number;
     }
   }
@@ -50,12 +50,13 @@ class DenseSelector : public Selector {
   }
   void Swap(uint32_t a, uint32_t b) {
     std::swap(slots_[a], slots_[b]);
-    (*items_)[slots_[a]].position = a;
-    (*items_)[slots_[b]].position = b;
+    positions_.Move(slots_[a], a);
+    positions_.Move(slots_[b], b);
   }
 
-  ItemTable* const items_;
+  const ItemTable* const items_;
   SegmentedArray<uint32_t, 4096, 1u << 20> slots_;  // [size_]; a slab of it is half a million items
+  Positions positions_;
   uint32_t size_ = 0;
 };
 
@@ -123,14 +124,14 @@ class UniformDistinct final : public DenseSelector {
   }
 };
 
-// lifo and fifo walk the insertion order.
+// lifo and fifo of a whole buffer walk the insertion order.
 class Ordered final : public Selector {
  public:
-  Ordered(ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
+  Ordered(const ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
   void OnInsert(uint32_t) override {}
   void OnRemove(uint32_t) override {}
   uint64_t memory_bytes() const override { return 0; }
-  void CheckInvariants(const Cohorts&) const override {}
+  void CheckInvariants(const Cohorts&, uint64_t) const override {}
 
   void Draw(uint32_t count, const Drawable& drawable, Random*, Picks* picks) override {
     picks->probabilities.clear();
@@ -145,26 +146,63 @@ class Ordered final : public Selector {
   }
 
  private:
-  ItemTable* const items_;
+  const ItemTable* const items_;
   const bool newest_first_;
+};
+
+// Those of a view have its items by number: an update may let an older one join.
+class OrderedView final : public Selector {
+ public:
+  OrderedView(const ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
+  void OnInsert(uint32_t slot) override { slots_.emplace((*items_)[slot].number, slot); }
+  void OnRemove(uint32_t slot) override { slots_.erase((*items_)[slot].number); }
+  uint64_t memory_bytes() const override { return slots_.size() * 48; }  // about what a node takes
+
+  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override {
+    CHECK(slots_.size() == expected) << slots_.size() << " in the selector, expected " << expected;
+    for (const auto& [number, slot] : slots_)
+      CHECK((*items_)[slot].number == number && cohorts.OfCurrentEpoch((*items_)[slot].cohort)) << "item " << number;
+  }
+
+  void Draw(uint32_t count, const Drawable& drawable, Random*, Picks* picks) override {
+    picks->probabilities.clear();
+    picks->probability = 1;
+    picks->slots.clear();
+    const auto take = [&](auto at) {
+      for (; picks->slots.size() < count; ++at)
+        if (drawable.MayDraw((*items_)[at->second])) picks->slots.push_back(at->second);
+    };
+    if (newest_first_)
+      take(slots_.rbegin());
+    else
+      take(slots_.begin());
+  }
+
+ private:
+  const ItemTable* const items_;
+  const bool newest_first_;
+  std::map<uint64_t, uint32_t> slots_;  // by number
 };
 
 }  // namespace
 
 void Selector::OnPriority(uint32_t) {}
+void Selector::OnDrawn(std::span<const uint32_t>) {}
 uint64_t Selector::CountDrawable(const Cohorts&, const StepWindow&, uint64_t in_window) const { return in_window; }
 void Selector::Commit(const Picks&) {}
 
-std::unique_ptr<Selector> MakeSelector(const BufferOptions& options, ItemTable* items) {
-  switch (options.selector) {
+std::unique_ptr<Selector> MakeSelector(const SelectorOptions& options, const ItemTable* items) {
+  switch (options.kind) {
     case SelectorKind::kUniform:
       return std::make_unique<Uniform>(items);
     case SelectorKind::kUniformDistinct:
       return std::make_unique<UniformDistinct>(items);
     case SelectorKind::kLifo:
-      return std::make_unique<Ordered>(items, true);
-    case SelectorKind::kFifo:
-      return std::make_unique<Ordered>(items, false);
+    case SelectorKind::kFifo: {
+      const bool newest_first = options.kind == SelectorKind::kLifo;
+      if (options.of_view) return std::make_unique<OrderedView>(items, newest_first);
+      return std::make_unique<Ordered>(items, newest_first);
+    }
     case SelectorKind::kEpoch:
       return std::make_unique<Epoch>(items);
     case SelectorKind::kUnusedFirst:
@@ -174,7 +212,7 @@ std::unique_ptr<Selector> MakeSelector(const BufferOptions& options, ItemTable* 
     case SelectorKind::kRecency:
       return std::make_unique<Weighted>(items, 0, options.staleness_decay);
   }
-  CHECK(false) << "selector " << static_cast<int>(options.selector);
+  CHECK(false) << "selector " << static_cast<int>(options.kind);
   std::abort();
 }
 

@@ -119,6 +119,7 @@ class Session {
   std::vector<Frame> frames_;
   std::vector<TrajectoryFacts> facts_;
   GroupScratch group_scratch_;
+  LastRun last_run_;
   InsertCall insert_;
   SampleCall sample_;
 

@@ -127,7 +127,7 @@ Awaitable<void> Session::DiscardPayload() {
 
 bool Session::ValidatePayload() {
   facts_.resize(payload_.size());
-  const ValidateOptions options{.check_checksum = service_.config().verify_checksums};
+  const ValidateOptions options{.check_checksum = service_.config().verify_checksums, .last_run = &last_run_};
   for (size_t i = 0; i < payload_.size(); ++i) {
     bool checksum_failed = false;
     std::string error = ValidateTrajectory(payload_[i], options, &facts_[i], &checksum_failed);

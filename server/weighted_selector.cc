@@ -26,7 +26,10 @@ void SumTree::Set(uint32_t leaf, double weight) {
 }
 
 void SumTree::Append(uint32_t slot, double weight) {
-  if (size() == capacity_) Rebuild(std::max(2u, 2 * capacity_));
+  if (size() == capacity_) {
+    slots_.reserve(capacity_ + capacity_ / 4 + 2);
+    Rebuild(capacity_ + capacity_ / 4 + 2);
+  }
   slots_.push_back(slot);
   Set(size() - 1, weight);
 }
@@ -37,9 +40,9 @@ void SumTree::Remove(uint32_t leaf) {
   Set(leaf, weight(last));
   Set(last, 0);
   slots_.pop_back();
-  if (size() < capacity_ / 4) {
+  if (size() < capacity_ / 2) {
     slots_.shrink_to_fit();
-    Rebuild(capacity_ / 2);
+    Rebuild(std::max(2u, size() + size() / 4));
   }
 }
 
@@ -69,10 +72,10 @@ double Weighted::WeightOf(uint32_t slot) const {
 }
 
 void Weighted::OnInsert(uint32_t slot) {
-  Item& item = (*items_)[slot];
+  const Item& item = (*items_)[slot];
   if (item.cohort >= parts_.size()) parts_.resize(item.cohort + 1);
   Part& part = parts_[item.cohort];
-  item.position = part.tree.size();
+  positions_.Add(slot, part.tree.size());
   const double weight = WeightOf(slot);
   part.tree.Append(slot, weight);
   part.weightless += weight == 0;
@@ -80,24 +83,24 @@ void Weighted::OnInsert(uint32_t slot) {
 }
 
 void Weighted::OnRemove(uint32_t slot) {
-  Item& item = (*items_)[slot];
-  if (item.position == kNoPosition) return;
-  Part& part = parts_[item.cohort];
-  const bool weightless = part.tree.weight(item.position) == 0;
+  const uint32_t leaf = positions_[slot];
+  if (leaf == kNoPosition) return;
+  Part& part = parts_[(*items_)[slot].cohort];
+  const bool weightless = part.tree.weight(leaf) == 0;
   part.weightless -= weightless;
   weightless_ -= weightless;
-  part.tree.Remove(item.position);
-  if (item.position < part.tree.size()) (*items_)[part.tree.slot(item.position)].position = item.position;
-  item.position = kNoPosition;
+  part.tree.Remove(leaf);
+  if (leaf < part.tree.size()) positions_.Move(part.tree.slot(leaf), leaf);
+  positions_.Remove(slot);
   if (part.tree.size() == 0) part = Part();
 }
 
 void Weighted::OnPriority(uint32_t slot) {
-  const Item& item = (*items_)[slot];
-  if (item.position == kNoPosition) return;
-  Part& part = parts_[item.cohort];
-  const double before = part.tree.weight(item.position), weight = WeightOf(slot);
-  part.tree.Set(item.position, weight);
+  const uint32_t leaf = positions_[slot];
+  if (leaf == kNoPosition) return;
+  Part& part = parts_[(*items_)[slot].cohort];
+  const double before = part.tree.weight(leaf), weight = WeightOf(slot);
+  part.tree.Set(leaf, weight);
   const int change = (weight == 0) - (before == 0);
   part.weightless += static_cast<uint32_t>(change);
   weightless_ += static_cast<uint64_t>(static_cast<int64_t>(change));
@@ -144,12 +147,12 @@ void Weighted::Draw(uint32_t count, const Drawable& drawable, Random* random, Pi
 }
 
 uint64_t Weighted::memory_bytes() const {
-  uint64_t bytes = parts_.capacity() * sizeof(Part) + shares_.capacity() * sizeof(Share);
+  uint64_t bytes = positions_.memory_bytes() + parts_.capacity() * sizeof(Part) + shares_.capacity() * sizeof(Share);
   for (const Part& part : parts_) bytes += part.tree.memory_bytes();
   return bytes;
 }
 
-void Weighted::CheckInvariants(const Cohorts& cohorts) const {
+void Weighted::CheckInvariants(const Cohorts& cohorts, uint64_t expected) const {
   uint64_t held = 0, weightless = 0;
   for (uint32_t cohort = 0; cohort < parts_.size(); ++cohort) {
     const Part& part = parts_[cohort];
@@ -160,7 +163,7 @@ void Weighted::CheckInvariants(const Cohorts& cohorts) const {
     for (uint32_t leaf = 0; leaf < part.tree.size(); ++leaf) {
       const uint32_t slot = part.tree.slot(leaf);
       const Item& item = (*items_)[slot];
-      CHECK(item.number != 0 && item.cohort == cohort && item.position == leaf) << "cohort " << cohort;
+      CHECK(item.number != 0 && item.cohort == cohort && positions_[slot] == leaf) << "cohort " << cohort;
       CHECK(cohorts.OfCurrentEpoch(cohort)) << "item " << item.number;
       CHECK(part.tree.weight(leaf) == WeightOf(slot)) << "item " << item.number;
       of_part += part.tree.weight(leaf) == 0;
@@ -168,7 +171,7 @@ void Weighted::CheckInvariants(const Cohorts& cohorts) const {
     CHECK(of_part == part.weightless) << "cohort " << cohort;
   }
   CHECK(weightless == weightless_);
-  CHECK(held == cohorts.of_current_epoch()) << held << " in the selector, " << cohorts.of_current_epoch() << " current";
+  CHECK(held == expected) << held << " in the selector, expected " << expected;
 }
 
 }  // namespace replay::server

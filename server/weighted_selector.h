@@ -34,7 +34,8 @@ class SumTree {
  private:
   void Rebuild(uint32_t capacity);
 
-  uint32_t capacity_ = 0;        // a power of two, or 0
+  // Any number: a node's parts lie anywhere, but the sum at the root is that of all leaves once. A quarter of slack at most.
+  uint32_t capacity_ = 0;
   std::vector<double> sums_;     // [2 * capacity]: the root at 1, the parts of node i at 2 i and 2 i + 1, leaves last
   std::vector<uint32_t> slots_;  // by leaf
 };
@@ -42,7 +43,7 @@ class SumTree {
 class Weighted final : public Selector {
  public:
   // decay in gradient steps; 0: staleness does not matter.
-  Weighted(ItemTable* items, double exponent, double decay) : items_(items), exponent_(exponent), decay_(decay) {}
+  Weighted(const ItemTable* items, double exponent, double decay) : items_(items), exponent_(exponent), decay_(decay) {}
 
   void OnInsert(uint32_t slot) override;
   void OnRemove(uint32_t slot) override;
@@ -50,7 +51,7 @@ class Weighted final : public Selector {
   uint64_t CountDrawable(const Cohorts& cohorts, const StepWindow& window, uint64_t in_window) const override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
   uint64_t memory_bytes() const override;
-  void CheckInvariants(const Cohorts& cohorts) const override;
+  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
  private:
   struct Part {
@@ -59,7 +60,8 @@ class Weighted final : public Selector {
   };
   double WeightOf(uint32_t slot) const;
 
-  ItemTable* const items_;
+  const ItemTable* const items_;
+  Positions positions_;  // in its cohort
   const double exponent_, decay_;
   std::vector<Part> parts_;  // by cohort
   uint64_t weightless_ = 0;

@@ -50,7 +50,7 @@ class Library:
 LIBRARIES = {
     # Generated readers (schema/*.capnp.h) count as Cap'n Proto. They are wider spread than framing alone, for these reasons:
     #   message.h     its readers and builders are templates over the generated types, so the header needs the library
-    #   validate.cc   reads every field of a frame, once
+    #   validate.cc   reads every field of a frame, once; tags.cc one tag
     #   codec.*       translate control messages from and to plain structs, so that nothing behind them sees Cap'n Proto
     #   session.cc, replay_service.cc, connection.*, trajectory.cc   read and build messages in place, without a copy
     "Cap'n Proto": Library(
@@ -59,12 +59,15 @@ LIBRARIES = {
             "schema/message.h",
             "schema/message.cc",
             "schema/validate.cc",
+            "schema/tags.cc",
             "server/session.cc",
             "server/replay_service.cc",
             "server/codec.h",
             "server/codec.cc",
             "client/codec.h",
             "client/codec.cc",
+            "client/options_codec.cc",
+            "client/request_builder.h",
             "client/reply_decoder.cc",
             "server/reply_encoder.cc",
             "client/connection.h",
@@ -166,12 +169,15 @@ TESTED_ELSEWHERE = {
     "server/http.cc": ("tests/end_to_end/", "answers over HTTP; asked with a real HTTP client"),
     "server/replay_service.cc": ("tests/end_to_end/", "waits for peers, deadlines and other threads of a running daemon"),
     "server/replay_control.cc": ("tests/end_to_end/", "a part of replay_service.h"),
+    "server/replay_stats.cc": ("tests/end_to_end/", "a part of replay_service.h"),
     "server/reply_encoder.cc": ("tests/server/codec_test", "a part of codec.h"),
+    "server/buffer_change.cc": ("tests/server/buffer_test", "a part of buffer.h"),
     "server/buffer_sample.cc": ("tests/server/buffer_test", "a part of buffer.h"),
     "server/buffer_stats.cc": ("tests/server/buffer_test", "a part of buffer.h"),
     "server/cohorts.cc": ("tests/server/buffer_sim_test", "seen through staleness and withheld counts, against the model"),
     "server/verdict.cc": ("tests/server/metrics_test", "names of enumerators, seen where they are shown"),
     "client/reply_decoder.cc": ("tests/client/codec_test", "a part of codec.h"),
+    "client/options_codec.cc": ("tests/client/codec_test", "a part of codec.h"),
     "client/calls.cc": ("tests/client/client_test", "the calls of a Client, made through it"),
     "client/writer_core.cc": ("tests/client/writer_test", "the background half of a Writer"),
     "client/sampler_core.cc": ("tests/client/sampler_test", "the background half of a Sampler"),

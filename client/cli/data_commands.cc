@@ -68,7 +68,8 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                            {"probability", draw.probability},
                            {"staleness", draw.staleness},
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
-                           {"step", batch->step}},
+                           {"step", batch->step},
+                           {"part", draw.part}},
                           view.ToTrajectory());
     } else {
       table.Add({std::to_string(slot), std::to_string(draw.item), Printable(view.trajectory_id(), 40),
@@ -305,10 +306,11 @@ void AddDataCommands(CLI::App* app, Context* context) {
   CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
                          "With --json a line for each slot: slot, item, draw_count, reward, revision, probability, staleness, "
                          "steps_since_last_use "
-                         "(null: first use),\nstep, trajectory (as in import --help).\n\n"
+                         "(null: first use),\nstep, part, trajectory (as in import --help).\n\n"
                          "Examples:\n"
                          "  replayctl sample rollouts -n 4\n"
-                         "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward");
+                         "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
+                         "  replayctl sample rollouts --part 16:positives,or_next --part 48");
   add_buffer(sample);
   sample->add_option("-n,--count", given->sample.count, "Draws")
       ->check(CLI::Range(1, 65'536))
@@ -316,6 +318,22 @@ void AddDataCommands(CLI::App* app, Context* context) {
       ->capture_default_str();
   sample->add_option("--step", given->sample.step, "Gradient step that will use them (default: the newest published)");
   sample->add_option("--max-staleness", given->sample.max_staleness, "Draw nothing staler than this, in gradient steps");
+  sample->add_option("--view", given->sample.view, "Draw from this view of the buffer")->type_name("NAME");
+  sample
+      ->add_option_function<std::vector<std::string>>(
+          "--part",
+          [given](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts)
+              if (!ParsePart(text, &given->sample.parts.emplace_back()))
+                throw CLI::ValidationError(
+                    "--part",
+                    "\"" + text + "\" is not COUNT[:VIEW][,max_staleness=STEPS][,or_next], e.g. 16:positives,or_next");
+          },
+          "A part of a composed batch, instead of -n and --view: COUNT[:VIEW][,max_staleness=STEPS][,or_next]; with or_next "
+          "the next part draws what is lacking. Once for each")
+      ->type_name("PART")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
 
   CLI::App* get =

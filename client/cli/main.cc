@@ -3,11 +3,13 @@
 #include <CLI/CLI.hpp>
 
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <map>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -140,6 +142,60 @@ bool ParseBytes(const std::string& text, uint64_t* bytes) {
   return true;
 }
 
+bool ParseView(const std::string& text, ViewOptions* view) {
+  const size_t colon = text.find(':'), bar = text.find('|');
+  if (colon == std::string::npos || (bar != std::string::npos && bar < colon)) return false;
+  const auto trim = [](std::string part) {
+    part.erase(0, std::min(part.find_first_not_of(' '), part.size()));
+    part.erase(part.find_last_not_of(' ') + 1);
+    return part;
+  };
+  *view = {};
+  view->name = trim(text.substr(0, colon));
+  view->filter = trim(text.substr(colon + 1, bar == std::string::npos ? bar : bar - colon - 1));
+  if (bar == std::string::npos) return true;
+  std::istringstream words(text.substr(bar + 1));
+  if (!(words >> view->selector)) return false;
+  for (std::string word; words >> word;) {
+    double number = 0;
+    std::string unit;
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos || !SplitNumber(word.substr(equals + 1), &number, &unit) || !unit.empty()) return false;
+    const std::string name = word.substr(0, equals);
+    if (name != "priority_exponent" && name != "staleness_decay") return false;
+    (name == "priority_exponent" ? view->priority_exponent : view->staleness_decay) = number;
+  }
+  return true;
+}
+
+bool ParsePart(const std::string& text, SamplePart* part) {
+  *part = {};
+  std::istringstream fields(text);
+  std::string field;
+  if (!std::getline(fields, field, ',')) return false;
+  const size_t colon = field.find(':');
+  const std::string count = field.substr(0, colon);
+  const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), part->count);
+  if (error != std::errc() || end != count.data() + count.size()) return false;
+  if (colon != std::string::npos) part->view = field.substr(colon + 1);
+  while (std::getline(fields, field, ',')) {
+    constexpr std::string_view kMaxStaleness = "max_staleness=";
+    if (field == "or_next") {
+      part->or_next = true;
+    } else if (field.starts_with(kMaxStaleness)) {
+      int64_t steps = 0;
+      const char* const begin = field.data() + kMaxStaleness.size();
+      const char* const stop = field.data() + field.size();
+      const auto read = std::from_chars(begin, stop, steps);
+      if (read.ec != std::errc() || read.ptr != stop) return false;
+      part->max_staleness = steps;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
 CLI::Option* AddDuration(CLI::App* app, const std::string& name, milliseconds* duration, const std::string& description) {
   const auto read = [name, duration](const std::string& text) {
     if (!ParseDuration(text, duration))
@@ -207,6 +263,26 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
   add("--max-insert", &o->max_insert, "N", "Largest insert, in trajectories; needed for pacing");
   add_switch("pace-draws", &o->pace_draws, "Whether draws wait for inserts (default: yes, with --replay-ratio)");
   add_switch("pace-inserts", &o->pace_inserts, "Whether inserts wait for draws (default: yes, with --replay-ratio)");
+  app->add_option_function<std::vector<std::string>>(
+         "--view",
+         [o](const std::vector<std::string>& texts) {
+           o->views.emplace();
+           for (const std::string& text : texts) {
+             if (text == "none" && texts.size() == 1) return;
+             if (!ParseView(text, &o->views->emplace_back()))
+               throw CLI::ValidationError(
+                   "--view", "\"" + text + "\" is not \"NAME: FILTER\" or \"NAME: FILTER | SELECTOR [priority_exponent=X] " +
+                                 "[staleness_decay=STEPS]\"");
+           }
+         },
+         "Items to draw from by themselves, e.g. \"positives: correct = yes, draws < 4\", \"hard: reward < 0.5, source = gsm8k "
+         "| "
+         "uniform_distinct\". Terms: correct reward priority draws tokens source zero_spread tag.NAME. Once for each; none: "
+         "without")
+      ->type_name("VIEW")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group(group);
   add("--seed", &o->seed, "N", "Seed of the draws (default: random)")->check(not_negative);
 }
 

@@ -114,6 +114,13 @@ inline Json JsonOf(const BufferOptions& o) {
   put("pace_draws", o.pace_draws);
   put("pace_inserts", o.pace_inserts);
   put("seed", o.seed);
+  json["views"] = Json::array();
+  for (const ViewOptions& view : o.views.value_or(std::vector<ViewOptions>()))
+    json["views"].push_back({{"name", view.name},
+                             {"filter", view.filter},
+                             {"selector", view.selector},
+                             {"priority_exponent", view.priority_exponent},
+                             {"staleness_decay", view.staleness_decay}});
   return json;
 }
 
@@ -166,6 +173,7 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"consumers", s.consumers},
           {"waiting_inserts", s.waiting_inserts},
           {"waiting_samples", s.waiting_samples},
+          {"views", JsonOf(s.views)},
           {"options", JsonOf(s.options)}};
 }
 
@@ -188,6 +196,11 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
                     (s.options.retention == "positive_bias" ? ", " + Count(s.positive_items) + " kept as correct"
                      : s.options.retention == "best"        ? ", " + Count(s.positive_items) + " kept as the best"
                                                             : ""));
+  if (!s.views.empty()) {
+    std::string views;
+    for (const auto& [name, items] : s.views) views += (views.empty() ? "" : ", ") + name + " " + Count(items);
+    line("views", views);
+  }
   line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes));
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +
                        (s.rejected ? ", " + Count(s.rejected) + " rejected" : "") +

@@ -179,7 +179,7 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
         "priority_exponent": 1.0, "staleness_decay": 0.0, "max_staleness": None, "max_age_ms": 0, "evict_staleness": None,
         "max_draws": 9, "correct_threshold": 0.5,
         "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
-        "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11,
+        "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11, "views": [],
     }  # fmt: skip
     assert daemon.json("buffer", "alter", "life", "--replay-ratio", "4", "--pace-inserts") == {"altered": "life"}
     assert daemon.json("buffer", "describe", "life")["options"] == {**described, "replay_ratio": 4.0, "pace_inserts": True}
@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
 def test_sample_tells_of_each_slot(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
     slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
-    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "trajectory"}
+    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "trajectory"}
     assert [slot["slot"] for slot in slots] == list(range(6))
     assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
     assert slots[0]["steps_since_last_use"] is None
@@ -369,6 +369,43 @@ def test_an_update_changes_what_is_drawn_and_told_but_not_the_trajectory(daemon)
     wrong = daemon.ctl("update", "updated", "a", "--priority", -1, "--json", check=False)
     assert "priority is -1.000000: it must be from 0 to 1e9" in error_of(wrong)["message"]
     daemon.ctl("buffer", "drop", "updated", "--yes")
+
+
+def test_views_and_composed_batches(daemon):
+    positives = "positives: correct = yes, draws < 3 | uniform_distinct"
+    hard = "hard: tag.level >= 3, source = math | prioritized priority_exponent=0.5 staleness_decay=20"
+    daemon.ctl("buffer", "create", "viewed", "--view", positives, "--view", hard)
+    for i in range(6):
+        daemon.ctl("import", "viewed", input=line(f"t{i}", correct="yes" if i < 2 else "no", source="math", tags={"level": i}))
+    stats = daemon.json("stats", "viewed")["buffers"][0]
+    assert stats["views"] == {"positives": 2, "hard": 3}
+    assert stats["options"]["views"] == [
+        {"name": "positives", "filter": "correct = yes, draws < 3", "selector": "uniform_distinct", "priority_exponent": 1,
+         "staleness_decay": 0},
+        {"name": "hard", "filter": "tag.level >= 3, source = math", "selector": "prioritized", "priority_exponent": 0.5,
+         "staleness_decay": 20},
+    ]
+    assert "positives 2, hard 3" in daemon.ctl("stats", "viewed").stdout
+    drawn = daemon.json_lines("sample", "viewed", "-n", 9, "--view", "hard")
+    assert {draw["trajectory"]["trajectory_id"] for draw in drawn} <= {"t3", "t4", "t5"}
+    parts = daemon.json_lines("sample", "viewed", "--part", "4:positives,or_next", "--part", "6:hard", "--part", "2,max_staleness=0")
+    assert [draw["part"] for draw in parts] == [0] * 2 + [1] * 8 + [2] * 2
+    assert {draw["trajectory"]["trajectory_id"] for draw in parts[:2]} == {"t0", "t1"}
+    for _ in range(5):  # draws < 3 of both hold until they do not
+        daemon.ctl("sample", "viewed", "--view", "positives", "--timeout", 0, check=False)
+    short = daemon.ctl("sample", "viewed", "--view", "positives", "--timeout", 0, "--json", check=False)
+    assert error_of(short)["reason"] == "filter" and "0 of 1 items of view positives may be drawn" in error_of(short)["message"]
+    unknown = daemon.ctl("sample", "viewed", "--view", "x", "--json", check=False)
+    assert 'view is "x": the buffer declares only positives, hard' in error_of(unknown)["message"]
+    assert daemon.json("buffer", "alter", "viewed", "--view", "long: tokens > 2") == {"altered": "viewed"}
+    assert daemon.json("stats", "viewed")["buffers"][0]["views"] == {"long": 6}
+    daemon.ctl("buffer", "alter", "viewed", "--view", "none")
+    assert daemon.json("stats", "viewed")["buffers"][0]["views"] == {}
+    wrong = daemon.ctl("buffer", "create", "wrong", "--view", "v: colour = red", "--json", check=False)
+    assert 'views[0].filter "colour = red" does not begin with a field' in error_of(wrong)["message"]
+    assert "is not \"NAME: FILTER\"" in daemon.ctl("buffer", "create", "wrong", "--view", "v", check=False).stderr
+    assert "is not COUNT[:VIEW]" in daemon.ctl("sample", "viewed", "--part", "x:y", check=False).stderr
+    daemon.ctl("buffer", "drop", "viewed", "--yes")
 
 
 def test_what_is_too_old_or_too_stale_leaves(daemon):

@@ -1,5 +1,6 @@
 #include "server/buffer_options.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -121,6 +122,28 @@ TEST(BufferOptions, DistinctSelectorsUnderPacingNeedTheirBatchInMinSize) {
   EXPECT_EQ("", Checked(options));
 }
 
+TEST(BufferOptions, ViewsThatCannotBeAreRefusedByTheirNumber) {
+  const auto error_of = [](std::vector<ViewOptions> views) {
+    BufferOptions options;
+    options.views = std::move(views);
+    return Checked(options);
+  };
+  const ViewOptions good{.name = "v", .filter = "draws < 2"};
+  EXPECT_EQ("", error_of({good}));
+  EXPECT_THAT(error_of({good, {.name = "a b", .filter = "draws < 2"}}), testing::HasSubstr("views[1].name: "));
+  EXPECT_EQ("views[1].name is \"v\", as that of views[0]", error_of({good, good}));
+  EXPECT_EQ("views[0].filter is empty: it needs at least one term", error_of({{.name = "v", .filter = ""}}));
+  EXPECT_EQ(
+      "views[0].filter \"size > 3\" does not begin with a field: one of correct, reward, priority, draws, tokens, source, "
+      "zero_spread, tag.NAME",
+      error_of({{.name = "v", .filter = "size > 3"}}));
+  EXPECT_THAT(error_of({{.name = "v", .filter = "draws < 2", .selector = SelectorKind::kRecency}}),
+              testing::HasSubstr("views[0].staleness_decay is missing"));
+  std::vector<ViewOptions> many;
+  for (int i = 0; i < 17; ++i) many.push_back({.name = "v" + std::to_string(i), .filter = "draws < 2"});
+  EXPECT_EQ("views has 17 entries: at most 16 are allowed", error_of(many));
+}
+
 TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   BufferOptions source;
   source.capacity_items = 7;
@@ -142,9 +165,11 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   source.max_staleness = 14;
   source.max_age_ms = 15'000;
   source.evict_staleness = 16;
-  EXPECT_EQ(20u, OptionNames().size());
+  source.views = {{.name = "v", .filter = "correct = yes"}};
+  EXPECT_EQ(21u, OptionNames().size());
   BufferOptions target;
   for (const std::string_view name : OptionNames()) EXPECT_TRUE(CopyOption(name, source, &target)) << name;
+  EXPECT_EQ(source.views, target.views);
   EXPECT_EQ(7u, target.capacity_items);
   EXPECT_EQ(8u, target.capacity_bytes);
   EXPECT_EQ(RetentionKind::kPositiveBias, target.retention);

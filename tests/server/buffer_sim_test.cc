@@ -16,6 +16,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,36 @@ struct ModelItem {
   uint64_t time_ms = 0;
   uint32_t revision = 0;
   bool outcome_said = false;
-  bool seen = false;  // in this pass of selector epoch
+  bool zero_spread = false;
+  std::array<bool, 8> seen{};  // in this pass of selector epoch, by view: 0 is the whole buffer
+};
+
+// The views that a buffer may declare, as "v1", "v2" …, with any selector.
+struct ModelView {
+  const char* filter;
+  bool (*holds)(const ModelItem& item);
+};
+const ModelView kModelViews[] = {
+    {"correct = yes", [](const ModelItem& item) { return item.outcome == Outcome::kCorrect; }},
+    {"reward >= 0.5, draws < 3", [](const ModelItem& item) { return item.said.reward >= 0.5f && item.draws < 3; }},
+    {"source = here, tokens < 12", [](const ModelItem& item) { return item.said.source == "here" && item.said.tokens < 12; }},
+    {"priority > 0", [](const ModelItem& item) { return item.said.priority > 0; }},
+    {"zero_spread = no", [](const ModelItem& item) { return !item.zero_spread; }},
+    {"draws != 1, correct != unknown",
+     [](const ModelItem& item) { return item.draws != 1 && item.outcome != Outcome::kUnknown; }},
+};
+
+// One part of a batch.
+struct ModelPart {
+  size_t view = 0;  // 0: the whole buffer
+  uint32_t count = 0;
+  SelectorKind selector = SelectorKind::kUniform;
+  double exponent = 1, decay = 0;
+  int64_t max_staleness = INT64_MAX;
+  bool or_next = false;
+  bool distinct() const {
+    return selector == SelectorKind::kUniformDistinct || selector == SelectorKind::kLifo || selector == SelectorKind::kFifo;
+  }
 };
 
 struct Model {
@@ -97,29 +127,69 @@ struct Model {
     const auto at = versions.runs.find(item.said.run);
     return at == versions.runs.end() ? newest_seen.at(item.said.run) : at->second.back().step;
   }
-  double Staleness(const ModelItem& item, const SampleRequest& request) const {
-    return static_cast<double>(Now(item, request.step) - StepOf(item));
+  bool InView(const ModelItem& item, size_t view) const {
+    return view == 0 || (!OldEpoch(item) && kModelViews[view - 1].holds(item));
   }
-  bool InWindow(const ModelItem& item, const SampleRequest& request) const {
+  bool InWindow(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
     const int64_t staleness = Now(item, request.step) - StepOf(item);
-    return !OldEpoch(item) && staleness >= 0 && staleness <= options.max_staleness.value_or(INT64_MAX) &&
-           staleness <= request.max_staleness.value_or(INT64_MAX);
+    return InView(item, part.view) && !OldEpoch(item) && staleness >= 0 && staleness <= part.max_staleness;
   }
   // Not normalised.
-  double Weight(const ModelItem& item, const SampleRequest& request) const {
-    if (options.selector != SelectorKind::kPrioritized && options.selector != SelectorKind::kRecency) return 1;
-    const double exponent = options.selector == SelectorKind::kRecency ? 0 : options.priority_exponent;
-    const double decay = options.staleness_decay > 0 ? std::exp(-Staleness(item, request) / options.staleness_decay) : 1;
-    return std::pow(item.said.priority, exponent) * decay;
+  double Weight(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
+    if (part.selector != SelectorKind::kPrioritized && part.selector != SelectorKind::kRecency) return 1;
+    const double exponent = part.selector == SelectorKind::kRecency ? 0 : part.exponent;
+    const auto staleness = static_cast<double>(Now(item, request.step) - StepOf(item));
+    return std::pow(item.said.priority, exponent) * (part.decay > 0 ? std::exp(-staleness / part.decay) : 1);
   }
-  bool MayDraw(const ModelItem& item, const SampleRequest& request) const {
-    return InWindow(item, request) && Weight(item, request) > 0;
+  bool MayDraw(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
+    return InWindow(item, request, part) && Weight(item, request, part) > 0;
   }
-  uint64_t Count(bool (Model::*holds)(const ModelItem&, const SampleRequest&) const, const SampleRequest& request) const {
+  uint64_t Count(bool (Model::*holds)(const ModelItem&, const SampleRequest&, const ModelPart&) const,
+                 const SampleRequest& request, const ModelPart& part) const {
     return static_cast<uint64_t>(
-        std::count_if(items.begin(), items.end(), [&](const auto& item) { return (this->*holds)(item, request); }));
+        std::count_if(items.begin(), items.end(), [&](const auto& item) { return (this->*holds)(item, request, part); }));
   }
-  uint64_t Available() const { return starving ? 0 : Count(&Model::MayDraw, {}); }
+  ModelPart Whole(const SampleRequest& request) const {
+    ModelPart whole;
+    whole.count = request.count;
+    whole.selector = options.selector;
+    whole.exponent = options.priority_exponent;
+    whole.decay = options.staleness_decay;
+    whole.max_staleness = std::min(options.max_staleness.value_or(INT64_MAX), request.max_staleness.value_or(INT64_MAX));
+    return whole;
+  }
+  // False: a view is not declared.
+  bool PartsOf(const SampleRequest& request, std::vector<ModelPart>* parts) const {
+    parts->clear();
+    std::vector<SamplePart> asked = request.parts;
+    if (asked.empty()) asked.push_back({.count = request.count, .view = request.view});
+    for (const SamplePart& from : asked) {
+      ModelPart part = Whole(request);
+      part.count = from.count;
+      part.or_next = from.or_next;
+      part.max_staleness = std::min(part.max_staleness, from.max_staleness.value_or(INT64_MAX));
+      if (!from.view.empty()) {
+        const auto at =
+            std::find_if(options.views.begin(), options.views.end(), [&](auto& view) { return view.name == from.view; });
+        if (at == options.views.end()) return false;
+        part.view = static_cast<size_t>(at->name[1] - '0');
+        part.selector = at->selector;
+        part.exponent = at->priority_exponent;
+        part.decay = at->staleness_decay;
+      }
+      parts->push_back(part);
+    }
+    return true;
+  }
+  uint64_t Members(size_t view) const {
+    return static_cast<uint64_t>(std::count_if(items.begin(), items.end(), [&](auto& item) { return InView(item, view); }));
+  }
+  // Who leaves a view and comes back has not been seen in its pass.
+  void ReviewViews() {
+    for (ModelItem& item : items)
+      for (size_t view = 1; view <= std::size(kModelViews); ++view) item.seen[view] &= InView(item, view);
+  }
+  uint64_t Available() const { return starving ? 0 : Count(&Model::MayDraw, {}, Whole({})); }
 
   // --- Pacing ---
   double balance() const { return options.replay_ratio == 0 ? 0 : carried + inserted * options.replay_ratio - drawn_paced; }
@@ -231,6 +301,8 @@ struct Model {
         item.outcome =
             trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
       item.counted = paced && !filling;
+      item.zero_spread = !trajectory.group.empty();
+      for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
       const int64_t step = StepOf(item);
       const auto [at, added] = newest_seen.insert({trajectory.run, step});
       if (!added) at->second = std::max(at->second, step);
@@ -245,22 +317,40 @@ struct Model {
     return "done";
   }
 
-  std::string WhySampleDoesNotDraw(const SampleRequest& request) {
-    const bool distinct = options.selector == SelectorKind::kUniformDistinct || options.selector == SelectorKind::kLifo ||
-                          options.selector == SelectorKind::kFifo;
-    if (request.count == 0 || (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample) ||
-        (distinct && request.count > options.capacity_items))
+  // `parts` with the counts that they are to draw.
+  std::string WhySampleDoesNotDraw(const SampleRequest& request, std::vector<ModelPart>* parts) {
+    if (!PartsOf(request, parts)) return "invalid_argument";
+    if (request.count == 0 || (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample))
       return "invalid_argument";
+    for (size_t i = 0; i < parts->size(); ++i) {
+      const ModelPart& part = (*parts)[i];
+      if (part.distinct() && !part.or_next && part.count > options.capacity_items) return "invalid_argument";
+      for (size_t j = 0; j < i; ++j)
+        if (part.selector == SelectorKind::kEpoch && (*parts)[j].view == part.view) return "invalid_argument";
+    }
     if (items.size() < options.min_size) return "waits min_size";
     const double given_back = static_cast<double>(std::min<uint64_t>(request.given_back, outstanding));
     if (options.replay_ratio > 0 && options.pace_draws && balance() + given_back - request.count < -options.tolerance)
       return "waits pacing";
-    if (distinct && items.size() < request.count) return "waits min_size";
-    const uint64_t needed = std::max<uint64_t>(options.min_size, distinct ? request.count : 1);
-    const uint64_t in_window = Count(&Model::InWindow, request);
-    if (in_window < needed || Count(&Model::MayDraw, request) < needed) {
-      starving = true;
-      return in_window < needed ? "waits staleness" : "waits filter";
+    for (const ModelPart& part : *parts)
+      if (part.view == 0 && part.distinct() && !part.or_next && items.size() < part.count) return "waits min_size";
+    const ModelPart whole = Whole(request);
+    starving = true;  // unless it draws
+    if (Count(&Model::InWindow, request, whole) < options.min_size) return "waits staleness";
+    if (Count(&Model::MayDraw, request, whole) < options.min_size) return "waits filter";
+    uint32_t left = 0;
+    for (ModelPart& part : *parts) {
+      part.count += left;
+      left = 0;
+      const uint64_t needed = part.distinct() ? part.count : std::min(part.count, 1u);
+      const uint64_t drawable = Count(&Model::MayDraw, request, part);
+      if (drawable >= needed) continue;
+      if (!part.or_next) {
+        if (part.view > 0 && Members(part.view) < needed) return "waits filter";
+        return Count(&Model::InWindow, request, part) < needed ? "waits staleness" : "waits filter";
+      }
+      left = part.count - static_cast<uint32_t>(part.distinct() ? drawable : 0);
+      part.count -= left;
     }
     return "done";
   }
@@ -270,66 +360,104 @@ struct Model {
     uint64_t size = 0, left = 0;
     uint32_t draws = 0;  // unused_first: of all in it
   };
-  Stage NextStage(const SampleRequest& request) {
+  Stage NextStage(const SampleRequest& request, const ModelPart& part, std::vector<ModelItem>* then) {
     Stage stage;
-    if (options.selector == SelectorKind::kEpoch) {
+    if (part.selector == SelectorKind::kEpoch) {
       const auto unseen = [&] {
-        return std::count_if(items.begin(), items.end(), [&](const auto& it) { return MayDraw(it, request) && !it.seen; });
+        return std::count_if(then->begin(), then->end(),
+                             [&](const auto& it) { return MayDraw(it, request, part) && !it.seen[part.view]; });
       };
       if (unseen() == 0)
-        for (ModelItem& item : items) item.seen = false;
+        for (ModelItem& item : *then) item.seen[part.view] = false;
       stage.size = static_cast<uint64_t>(unseen());
     } else {
       stage.draws = UINT32_MAX;
-      for (const ModelItem& item : items)
-        if (MayDraw(item, request)) stage.draws = std::min(stage.draws, item.draws);
-      for (const ModelItem& item : items) stage.size += MayDraw(item, request) && item.draws == stage.draws;
+      for (const ModelItem& item : *then)
+        if (MayDraw(item, request, part)) stage.draws = std::min(stage.draws, item.draws);
+      for (const ModelItem& item : *then) stage.size += MayDraw(item, request, part) && item.draws == stage.draws;
     }
     stage.left = stage.size;
     return stage;
   }
 
-  // Checks a batch that was drawn, and draws the same items here.
-  void Replay(const SampleRequest& request, const SampleResult& result) {
-    const uint64_t drawable = Count(&Model::MayDraw, request);
-    ASSERT_EQ(request.count, result.draws.size());
-    ASSERT_EQ(items.size() - drawable, result.withheld);
+  // Checks that one part was drawn from `then`, the state in which Sample began.
+  void CheckPart(const SampleRequest& request, const ModelPart& part, std::span<const DrawnItem> draws,
+                 std::vector<ModelItem>* then) {
     std::vector<uint64_t> order;  // what lifo and fifo must draw
-    for (const ModelItem& item : items)
-      if (MayDraw(item, request)) order.push_back(item.number);
-    if (options.selector == SelectorKind::kLifo) std::reverse(order.begin(), order.end());
-    const bool ordered = options.selector == SelectorKind::kLifo || options.selector == SelectorKind::kFifo;
     double weights = 0;
-    for (const ModelItem& item : items)
-      if (MayDraw(item, request)) weights += Weight(item, request);
+    for (const ModelItem& item : *then) {
+      if (!MayDraw(item, request, part)) continue;
+      order.push_back(item.number);
+      weights += Weight(item, request, part);
+    }
+    if (part.selector == SelectorKind::kLifo) std::reverse(order.begin(), order.end());
+    // The draws of `then` change as the part goes on; who may be drawn does not.
+    std::set<uint64_t> drawable(order.begin(), order.end()), drawn_before;
+    const std::vector<ModelItem> begun = *then;
     Stage stage;
-    std::vector<uint64_t> frames;  // numbers by frame index
-    for (size_t i = 0; i < result.draws.size(); ++i) {
-      const DrawnItem& draw = result.draws[i];
-      const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == draw.item; });
-      ASSERT_NE(items.end(), at) << "item " << draw.item << " is not live";
-      ASSERT_TRUE(MayDraw(*at, request)) << "item " << draw.item;
-      if (ordered) {
+    for (size_t i = 0; i < draws.size(); ++i) {
+      const DrawnItem& draw = draws[i];
+      ASSERT_TRUE(drawable.count(draw.item)) << "item " << draw.item << " may not be drawn";
+      const auto at = std::find_if(then->begin(), then->end(), [&](const auto& item) { return item.number == draw.item; });
+      if (part.selector == SelectorKind::kLifo || part.selector == SelectorKind::kFifo) {
         ASSERT_EQ(order[i], draw.item);
         ASSERT_EQ(1.0, draw.probability);
-      } else if (options.selector == SelectorKind::kEpoch || options.selector == SelectorKind::kUnusedFirst) {
-        if (stage.left == 0) stage = NextStage(request);
+      } else if (part.selector == SelectorKind::kEpoch || part.selector == SelectorKind::kUnusedFirst) {
+        if (stage.left == 0) {
+          // Views by draws count as when Sample began.
+          std::vector<ModelItem> now = *then;
+          std::erase_if(now, [&](const auto& item) { return !drawable.count(item.number); });
+          ModelPart all = part;
+          all.view = 0;
+          if (part.selector == SelectorKind::kEpoch) {
+            for (ModelItem& item : now) item.seen[0] = item.seen[part.view];
+            const bool restarts = std::all_of(now.begin(), now.end(), [](const auto& item) { return item.seen[0]; });
+            if (restarts)
+              for (ModelItem& item : *then) item.seen[part.view] = false;
+          }
+          stage = NextStage(request, all, &now);
+        }
         ASSERT_EQ(1.0 / static_cast<double>(stage.size), draw.probability);
-        if (options.selector == SelectorKind::kEpoch) {
-          ASSERT_FALSE(at->seen) << "item " << draw.item << " twice in a pass";
-          at->seen = true;
+        if (part.selector == SelectorKind::kEpoch) {
+          ASSERT_FALSE(at->seen[part.view]) << "item " << draw.item << " twice in a pass";
+          at->seen[part.view] = true;
         } else {
           ASSERT_EQ(stage.draws, at->draws) << "item " << draw.item << " was drawn more often than others";
         }
         --stage.left;
       } else {
-        const double expected = Weight(*at, request) / weights;
+        const auto when_begun =
+            std::find_if(begun.begin(), begun.end(), [&](const auto& item) { return item.number == draw.item; });
+        const double expected = Weight(*when_begun, request, part) / weights;
         ASSERT_NEAR(expected, draw.probability, 1e-12 * expected) << "item " << draw.item;
       }
-      const auto frame = std::find(frames.begin(), frames.end(), draw.item);
-      if (ordered || options.selector == SelectorKind::kUniformDistinct) {
-        ASSERT_EQ(frames.end(), frame) << "item " << draw.item << " twice";
+      if (part.distinct()) {
+        ASSERT_TRUE(drawn_before.insert(draw.item).second) << "item " << draw.item << " twice";
       }
+      ++at->draws;
+    }
+  }
+
+  // Checks a batch that was drawn, and draws the same items here.
+  void Replay(const SampleRequest& request, const std::vector<ModelPart>& parts, const SampleResult& result) {
+    ASSERT_EQ(request.count, result.draws.size());
+    ASSERT_EQ(items.size() - Count(&Model::MayDraw, request, Whole(request)), result.withheld);
+    std::vector<uint32_t> counts;
+    for (const ModelPart& part : parts) counts.push_back(part.count);
+    ASSERT_EQ(request.parts.empty() ? std::vector<uint32_t>() : counts, result.part_counts);
+    const std::vector<ModelItem> begun = items;
+    std::span<const DrawnItem> rest = result.draws;
+    for (const ModelPart& part : parts) {
+      std::vector<ModelItem> then = begun;
+      CheckPart(request, part, rest.first(part.count), &then);
+      rest = rest.subspan(part.count);
+      if (part.selector == SelectorKind::kEpoch)
+        for (size_t i = 0; i < items.size(); ++i) items[i].seen[part.view] = then[i].seen[part.view];
+    }
+    std::vector<uint64_t> frames;  // numbers by frame index
+    for (const DrawnItem& draw : result.draws) {
+      const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == draw.item; });
+      const auto frame = std::find(frames.begin(), frames.end(), draw.item);
       ASSERT_EQ(static_cast<size_t>(frame - frames.begin()), draw.frame);
       if (frame == frames.end()) frames.push_back(draw.item);
       ASSERT_LT(draw.frame, result.frames.size());
@@ -348,6 +476,7 @@ struct Model {
     const uint64_t given_back = std::min<uint64_t>(request.given_back, outstanding);
     outstanding += request.count - given_back;
     drawn_paced += request.count - static_cast<double>(given_back);
+    ReviewViews();
     DropDrawnOut();
     Retain();
   }
@@ -387,7 +516,8 @@ struct Model {
           item.outcome =
               item.said.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
       }
-      if (update.correct || update.reward) Retain();
+      ReviewViews();
+      Retain();
       return UpdateOutcome::kDone;
     }
     return UpdateOutcome::kNotThere;
@@ -398,15 +528,17 @@ struct Model {
     inserted = drawn_paced = 0;
     const bool other_selector = altered.selector != options.selector || altered.staleness_decay != options.staleness_decay ||
                                 altered.priority_exponent != options.priority_exponent;
-    const bool ages_now = options.max_age_ms == 0;
+    const bool ages_now = options.max_age_ms == 0, other_views = altered.views != options.views;
     options = altered;
     if (options.max_age_ms == 0) mark_ms.reset();
     if (options.max_age_ms > 0 && ages_now) {
       mark_ms = now_ms;
       for (ModelItem& item : items) item.time_ms = now_ms;
     }
-    if (other_selector)
-      for (ModelItem& item : items) item.seen = false;
+    for (ModelItem& item : items) {
+      if (other_selector) item.seen[0] = false;
+      for (size_t view = 1; other_views && view < item.seen.size(); ++view) item.seen[view] = false;
+    }
     carried = std::clamp(carried, -options.tolerance, options.tolerance);
     DropDrawnOut();
     EvictStale();
@@ -432,7 +564,10 @@ struct Model {
     std::string text =
         to_string(offered) + "=" + to_string(accepted) + "+" + to_string(duplicate) + "+" + to_string(rejected) + " removed";
     for (uint64_t count : removed) text += " " + to_string(count);
-    return text + " balance " + to_string(balance());
+    text += " balance " + to_string(balance());
+    for (const ViewOptions& view : options.views)
+      text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
+    return text;
   }
 };
 
@@ -440,7 +575,9 @@ std::string Counts(const BufferStats& stats) {
   std::string text = to_string(stats.offered) + "=" + to_string(stats.accepted) + "+" + to_string(stats.duplicate) + "+" +
                      to_string(stats.rejected) + " removed";
   for (uint64_t count : stats.removed) text += " " + to_string(count);
-  return text + " balance " + to_string(stats.pacing_balance);
+  text += " balance " + to_string(stats.pacing_balance);
+  for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
+  return text;
 }
 
 // How often what happened, over all lives.
@@ -495,6 +632,8 @@ class Simulation {
     if (options.evict_staleness) text += ", evict_staleness " + to_string(*options.evict_staleness);
     if (options.max_staleness) text += ", max_staleness " + to_string(*options.max_staleness);
     if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
+    for (const ViewOptions& view : options.views)
+      text += ", view " + view.name + " of " + view.filter + " by " + std::string(ToString(view.selector));
     if (options.replay_ratio > 0)
       text += ", ratio " + NumberText(options.replay_ratio) + " +- " + NumberText(options.tolerance) + " of " +
               to_string(options.max_draws_per_sample) + " and " + to_string(options.max_insert);
@@ -542,6 +681,13 @@ class Simulation {
       if (Below(2)) options.correct_threshold = 0.5;
       options.min_size = 1 + Below(8);
       options.seed = Below(100);
+      for (size_t view = 1; view <= std::size(kModelViews); ++view)
+        if (Below(5) == 0)
+          options.views.push_back({.name = "v" + to_string(view),
+                                   .filter = kModelViews[view - 1].filter,
+                                   .selector = static_cast<SelectorKind>(Below(8)),
+                                   .priority_exponent = static_cast<double>(Below(3)),
+                                   .staleness_decay = static_cast<double>(1 + Below(8))});
       if (Below(2)) {
         options.replay_ratio = static_cast<double>(1 + Below(8)) / 2;  // exact in binary: so are all balances
         options.max_draws_per_sample = static_cast<uint32_t>(1 + Below(12));
@@ -569,8 +715,14 @@ class Simulation {
       trajectory.correct = static_cast<Outcome>(Below(3));
       trajectory.reward = static_cast<float>(Below(5)) / 4;
       trajectory.priority = Below(2) ? 1 : static_cast<float>(Below(4)) / 2;
-      trajectory.bytes = 8 + 8 * Below(40);
+      trajectory.bytes = 16 + 8 * Below(40);
       trajectory.tag = ++tag_;
+      trajectory.source = Below(3) ? "" : Below(2) ? "here" : "there";
+      trajectory.tokens = static_cast<uint32_t>(8 + Below(8));
+      if (Below(2)) {
+        trajectory.group = "g" + to_string(Below(3));  // within the request; nothing here counts its members
+        trajectory.group_size = 4;
+      }
       batch.Add(trajectory);
       trajectories.push_back(trajectory);
     }
@@ -599,17 +751,48 @@ class Simulation {
     if (Below(2)) request.step = version_ - 6 + static_cast<int64_t>(Below(10));
     if (Below(4) == 0) request.max_staleness = static_cast<int64_t>(Below(8));
     if (Below(4) == 0) request.given_back = static_cast<uint32_t>(Below(12));
-    log_.push_back("sample " + to_string(request.count) + (request.step ? " at step " + to_string(*request.step) : "") +
+    const auto view = [&]() -> std::string {
+      const auto& views = model_.options.views;
+      return Below(40) == 0 ? "v9" : views.empty() || Below(2) ? "" : views[Below(views.size())].name;
+    };
+    if (Below(3) == 0) request.view = view();
+    if (Below(3) == 0) {
+      request.view = "";
+      request.count = 0;
+      const uint64_t parts = 1 + Below(3);
+      for (uint64_t i = 0; i < parts; ++i) {
+        SamplePart& part = request.parts.emplace_back();
+        part.count = static_cast<uint32_t>(1 + Below(6));
+        part.view = view();
+        if (Below(3) == 0) part.max_staleness = static_cast<int64_t>(Below(6));
+        part.or_next = i + 1 < parts && Below(2);
+        request.count += part.count;
+      }
+    }
+    log_.push_back("sample " + to_string(request.count) + (request.view.empty() ? "" : " from " + request.view) +
+                   (request.step ? " at step " + to_string(*request.step) : "") +
                    (request.max_staleness ? " max_staleness " + to_string(*request.max_staleness) : "") +
                    (request.given_back > 0 ? " giving back " + to_string(request.given_back) : ""));
-    const std::string expected = model_.WhySampleDoesNotDraw(request);
+    for (const SamplePart& part : request.parts)
+      log_.back() += ", part " + to_string(part.count) + (part.view.empty() ? "" : " from " + part.view) +
+                     (part.max_staleness ? " max_staleness " + to_string(*part.max_staleness) : "") +
+                     (part.or_next ? " or next" : "");
+    const bool was_starving = model_.starving;
+    std::vector<ModelPart> parts;
+    const std::string expected = model_.WhySampleDoesNotDraw(request, &parts);
+    if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits pacing")
+      model_.starving = was_starving;
     coverage_->Add("sample: " + expected);
-    if (expected == "done")
-      coverage_->Add("drawn: " + std::string(ToString(model_.options.selector)) + " from " +
-                     std::string(ToString(model_.options.retention)));
+    for (const ModelPart& part : parts) {
+      if (expected != "done" || part.count == 0) continue;
+      const std::string selector(ToString(part.selector));
+      if (part.view > 0) coverage_->Add("drawn: " + selector + " of a view");
+      if (part.view == 0) coverage_->Add("drawn: " + selector + " from " + std::string(ToString(model_.options.retention)));
+    }
+    if (expected == "done") coverage_->Add(request.parts.empty() ? "sample: plain" : "sample: composed");
     ASSERT_EQ(expected == "done", buffer_->WhySampleWaits(request).empty() && expected != "invalid_argument");
     ASSERT_EQ(expected, server::Describe(buffer_->Sample(request, &result_)));
-    if (expected == "done") model_.Replay(request, result_);
+    if (expected == "done") model_.Replay(request, parts, result_);
   }
 
   std::string SomeId() {
@@ -798,9 +981,27 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
       EXPECT_GE(coverage.counts[pair], 1'000u) << pair;
     }
   }
-  for (const char* what : {"sample: waits min_size", "sample: waits pacing", "sample: waits staleness", "sample: waits filter",
-                           "insert: waits pacing", "insert: done again", "removed: capacity", "removed: bytes",
-                           "removed: max_draws", "removed: deleted", "removed: age", "removed: staleness"})
+  for (const char* what : {"sample: waits min_size",
+                           "sample: waits pacing",
+                           "sample: waits staleness",
+                           "sample: waits filter",
+                           "insert: waits pacing",
+                           "insert: done again",
+                           "removed: capacity",
+                           "removed: bytes",
+                           "removed: max_draws",
+                           "removed: deleted",
+                           "removed: age",
+                           "removed: staleness",
+                           "sample: composed",
+                           "drawn: uniform of a view",
+                           "drawn: uniform_distinct of a view",
+                           "drawn: lifo of a view",
+                           "drawn: fifo of a view",
+                           "drawn: epoch of a view",
+                           "drawn: unused_first of a view",
+                           "drawn: prioritized of a view",
+                           "drawn: recency of a view"})
     EXPECT_GE(coverage.counts[what], 1'000u) << what;
 }
 

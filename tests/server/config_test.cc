@@ -32,7 +32,10 @@ TEST(Config, ReadsEveryKeyOfABuffer) {
   const ServerConfig config = ParseConfig(R"({"memory": {"limit": "1GiB"}, "buffers": [{
     "name": "a", "policy": "positive_bias", "delta": 0.29, "capacity_items": 100, "capacity_bytes": "64MiB", "selector": "uniform_distinct",
     "max_draws": 4, "correct_threshold": 0.5, "replay_ratio": 2, "tolerance": 100, "min_size": 10, "max_draws_per_sample": 64,
-    "max_insert": 8, "pace_draws": true, "pace_inserts": false, "seed": 7}]})");
+    "max_insert": 8, "pace_draws": true, "pace_inserts": false, "seed": 7, "priority_exponent": 2, "staleness_decay": 30,
+    "max_staleness": 9, "max_age": "5m", "evict_staleness": 12,
+    "views": [{"name": "v", "filter": "correct = yes"},
+              {"name": "w", "filter": "draws < 2", "selector": "prioritized", "priority_exponent": 0.5, "staleness_decay": 8}]}]})");
   ASSERT_EQ(1u, config.buffers.size());
   const BufferOptions& options = config.buffers[0].second;
   EXPECT_EQ("a", config.buffers[0].first);
@@ -44,6 +47,29 @@ TEST(Config, ReadsEveryKeyOfABuffer) {
   EXPECT_EQ(0.5, options.correct_threshold);
   EXPECT_FALSE(options.pace_inserts);
   EXPECT_EQ(7u, options.seed);
+  EXPECT_EQ(2, options.priority_exponent);
+  EXPECT_EQ(30, options.staleness_decay);
+  EXPECT_EQ(9, options.max_staleness);
+  EXPECT_EQ(300'000u, options.max_age_ms);
+  EXPECT_EQ(12, options.evict_staleness);
+  const std::vector<ViewOptions> views = {{.name = "v", .filter = "correct = yes"},
+                                          {.name = "w",
+                                           .filter = "draws < 2",
+                                           .selector = SelectorKind::kPrioritized,
+                                           .priority_exponent = 0.5,
+                                           .staleness_decay = 8}};
+  EXPECT_EQ(views, options.views);
+}
+
+TEST(Config, RefusesAViewThatCannotBeWithItsNumberAndTheRule) {
+  const auto refusal = [](const std::string& view) {
+    return Refusal(R"({"buffers": [{"name": "a", "views": [)" + view + "]}]}");
+  };
+  EXPECT_THAT(refusal(R"({"name": "v", "filter": "colour = red"})"),
+              HasSubstr("views[0].filter \"colour = red\" does not begin"));
+  EXPECT_THAT(refusal(R"({"name": "v", "filter": "draws < 2", "selector": "best"})"), HasSubstr("selector"));
+  EXPECT_THAT(refusal(R"({"name": "v", "filter": "draws < 2", "colour": 1})"),
+              HasSubstr("unknown key buffers[0].views[0].colour"));
 }
 
 TEST(Config, RefusesWhatItDoesNotKnowWithTheNearestName) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/buffer.h"
+#include "server/check.h"
 
 namespace replay::fake {
 
@@ -24,13 +25,18 @@ struct Trajectory {
   float priority = 1;
   uint32_t tokens = 10;
   uint64_t bytes = 64;
-  uint64_t tag = 0;  // written into the frame
+  uint64_t tag = 0;         // written into the frame
+  std::string source = {};  // likewise
+  std::string group = {};
+  uint32_t group_size = 0;
 };
 
-inline Frame MakeFrame(uint64_t bytes, uint64_t tag) {
+inline Frame MakeFrame(uint64_t bytes, uint64_t tag, const std::string& source = {}) {
+  CHECK(bytes >= sizeof tag + source.size());
   Frame frame = Frame::Allocate(bytes);
   std::memset(frame.mutable_data(), 0, bytes);
   std::memcpy(frame.mutable_data(), &tag, sizeof tag);
+  std::memcpy(frame.mutable_data() + sizeof tag, source.data(), source.size());
   return frame;
 }
 
@@ -50,6 +56,9 @@ inline TrajectoryFacts MakeFacts(const Trajectory& trajectory) {
   facts.reward = trajectory.reward;
   facts.priority = trajectory.priority;
   facts.correct = trajectory.correct;
+  if (!trajectory.source.empty()) facts.source = {sizeof trajectory.tag, static_cast<uint32_t>(trajectory.source.size())};
+  if (!trajectory.group.empty()) facts.group = HashId(trajectory.group);
+  facts.group_size = trajectory.group_size;
   return facts;
 }
 
@@ -59,7 +68,7 @@ struct Batch {
   std::vector<TrajectoryFacts> facts;
 
   Batch& Add(const Trajectory& trajectory) {
-    frames.push_back(MakeFrame(trajectory.bytes, trajectory.tag));
+    frames.push_back(MakeFrame(trajectory.bytes, trajectory.tag, trajectory.source));
     facts.push_back(MakeFacts(trajectory));
     return *this;
   }

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "server/selectors.h"
@@ -17,9 +18,9 @@ namespace replay::server::test {
 
 using ::replay::test::ChiSquareTail;
 
-inline BufferOptions With(SelectorKind kind, double exponent = 1, double decay = 0) {
-  BufferOptions options;
-  options.selector = kind;
+inline SelectorOptions With(SelectorKind kind, double exponent = 1, double decay = 0) {
+  SelectorOptions options;
+  options.kind = kind;
   options.priority_exponent = exponent;
   options.staleness_decay = decay;
   return options;
@@ -27,7 +28,7 @@ inline BufferOptions With(SelectorKind kind, double exponent = 1, double decay =
 
 struct SelectorFixture {
   explicit SelectorFixture(SelectorKind kind) : SelectorFixture(With(kind)) {}
-  explicit SelectorFixture(const BufferOptions& options) : selector(MakeSelector(options, &items)) {}
+  explicit SelectorFixture(const SelectorOptions& options) : selector(MakeSelector(options, &items)) {}
 
   void Add(int count, int64_t version = 0, float priority = 1) {
     for (int i = 0; i < count; ++i) {
@@ -59,13 +60,18 @@ struct SelectorFixture {
   std::vector<uint64_t> Draw(uint32_t count, const StepWindow& window = {}) {
     selector->Draw(count, DrawableAt(window), &random, &picks);
     EXPECT_EQ(count, picks.slots.size());
-    for (const uint32_t slot : picks.slots) ++items[slot].draws;
+    std::set<uint32_t> distinct;
+    for (const uint32_t slot : picks.slots) {
+      ++items[slot].draws;
+      distinct.insert(slot);
+    }
     selector->Commit(picks);
+    selector->OnDrawn(std::vector<uint32_t>(distinct.begin(), distinct.end()));
     if (picks.probabilities.empty()) picks.probabilities.assign(count, picks.probability);
     EXPECT_EQ(count, picks.probabilities.size());
     std::vector<uint64_t> numbers;
     for (uint32_t slot : picks.slots) numbers.push_back(items[slot].number);
-    if (checks) selector->CheckInvariants(cohorts);
+    if (checks) selector->CheckInvariants(cohorts, cohorts.of_current_epoch());
     return numbers;
   }
 

@@ -36,6 +36,7 @@
 #include <variant>
 #include <vector>
 
+#include "replay/buffer_options.h"
 #include "replay/trajectory.h"
 
 namespace replay {
@@ -105,31 +106,6 @@ class Result {
 
 struct Done {};  // The value of a call that has none.
 
-struct BufferOptions {
-  std::optional<uint64_t> capacity_items{};
-  std::optional<uint64_t> capacity_bytes{};
-  std::optional<std::string> policy{};     // "uniform" | "positive_bias": presets of retention and selector
-  std::optional<std::string> retention{};  // "fifo" | "positive_bias" | "best"
-  std::optional<std::string> delta{};      // decimal in [0, 1): share of the capacity kept for older correct (or best) items
-  // "uniform" | "uniform_distinct" | "lifo" | "fifo" | "epoch" | "unused_first" | "prioritized" | "recency"
-  std::optional<std::string> selector{};
-  std::optional<double> priority_exponent{};  // prioritized: weight = priority^exponent …
-  std::optional<double> staleness_decay{};    // … · exp(-staleness / decay), in gradient steps; 0: not. recency needs it
-  std::optional<int64_t> max_staleness{};     // staler items are not drawn, in gradient steps; -1: any are
-  std::optional<milliseconds> max_age{};      // evicted once this old; 0: never
-  std::optional<int64_t> evict_staleness{};   // evicted once staler than this, in gradient steps; -1: never
-  std::optional<uint32_t> max_draws{};        // removed once drawn this often; 0: unbounded
-  std::optional<double> correct_threshold{};  // reward >= this counts as correct where the producer did not say
-  std::optional<double> replay_ratio{};       // target draws per insert; 0: no pacing
-  std::optional<double> tolerance{};
-  std::optional<uint64_t> min_size{};
-  std::optional<uint32_t> max_draws_per_sample{};
-  std::optional<uint32_t> max_insert{};
-  std::optional<bool> pace_draws{};
-  std::optional<bool> pace_inserts{};
-  std::optional<uint64_t> seed{};
-};
-
 struct InsertReceipt {
   uint64_t first_item = 0;  // Insertion number of the first trajectory; the others follow.
   uint32_t count = 0;
@@ -147,13 +123,14 @@ struct Draw {
   uint64_t item = 0;                  // Insertion number.
   float reward = 0;                   // As updated last; the trajectory keeps what was inserted.
   uint32_t revision = 0;              // How often the item was updated.
+  uint32_t part = 0;                  // Of a composed batch: the part it was drawn for. `probability` is that within the part.
 };
 
 struct Batch {
   std::vector<Draw> draws;                   // [count]
   std::vector<TrajectoryView> trajectories;  // distinct
   int64_t step = 0;                          // What staleness was measured against.
-  uint64_t withheld = 0;                     // Live items newer than step or of an older epoch.
+  uint64_t withheld = 0;                     // Live items newer than step, too stale, or of an older epoch.
   const TrajectoryView& trajectory(const Draw& draw) const { return trajectories[draw.frame]; }
 };
 
@@ -207,6 +184,7 @@ struct BufferStats {
   double generation_seconds = 0, training_seconds = 0;
   uint64_t generated_trajectories = 0, trained_draws = 0;
   uint32_t workers = 0, trainers = 0, producers = 0, consumers = 0;
+  NamedCounts views;  // live items of each
 };
 
 struct ServerStats {
@@ -252,11 +230,21 @@ struct UpdateResult {
   uint32_t revision = 0;  // Of the item now.
 };
 
+// A part of a composed batch.
+struct SamplePart {
+  uint32_t count = 1;
+  std::string view{};                      // Empty: the whole buffer, by its selector.
+  std::optional<int64_t> max_staleness{};  // Beside those of the Sample and the buffer; the smallest counts.
+  bool or_next = false;                    // What is lacking is drawn by the next part, instead of waiting for it.
+};
+
 struct SampleOptions {
   uint32_t count = 1;
   std::optional<int64_t> step{};           // The gradient step that will use the batch.
   std::optional<int64_t> max_staleness{};  // Beside that of the buffer; the smaller one counts.
   uint32_t given_back = 0;                 // Earlier draws that were never used.
+  std::string view{};                      // Draw from this view.
+  std::vector<SamplePart> parts{};         // Instead of count and view: all of them or none, in this order.
 };
 
 struct WriterOptions {
@@ -275,8 +263,10 @@ struct WriterOptions {
 
 struct SamplerOptions {
   uint32_t count = 1;
-  uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
-  int64_t max_prefetch_age = 0;  // A prefetched batch made for a step this much older than Next's is dropped and given back.
+  std::string view{};               // as in SampleOptions
+  std::vector<SamplePart> parts{};  // likewise; then count is the sum of theirs
+  uint32_t prefetch = 1;            // Batches asked for ahead. They count as draws when the server makes them.
+  int64_t max_prefetch_age = 0;     // A prefetched batch made for a step this much older than Next's is dropped and given back.
   milliseconds wait_timeout{60'000};
 };
 

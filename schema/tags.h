@@ -1,0 +1,21 @@
+#pragma once
+// A trajectory's tags, read from its frame one at a time: what few buffers ask for is not among the facts that each insert reads.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace replay {
+
+// The value of a tag.
+struct FrameTag {
+  enum class Kind : uint8_t { kNone, kNumber, kFlag, kText };
+  Kind kind = Kind::kNone;
+  double number = 0;  // also of a flag: 0 or 1. An integer beyond 2^53 is rounded.
+  std::string text;
+};
+// That of the first tag of this name in a frame that ValidateTrajectory passed; kNone without one.
+FrameTag ReadTag(std::span<const uint8_t> frame, std::string_view name);
+
+}  // namespace replay

@@ -1,0 +1,105 @@
+#include "server/view.h"
+
+#include "server/check.h"
+
+namespace replay::server {
+
+View::View(const ViewOptions& options, const ItemTable* items, const Sources* sources)
+    : options_(options),
+      items_(items),
+      sources_(sources),
+      selector_(MakeSelector({.kind = options.selector,
+                              .priority_exponent = options.priority_exponent,
+                              .staleness_decay = options.staleness_decay,
+                              .of_view = true},
+                             items)) {
+  const std::string error = Filter::Parse(options.filter, &filter_);
+  CHECK(error.empty()) << "view " << options.name << ": " << error;
+}
+
+bool View::Holds(uint32_t slot) const {
+  const Item& item = (*items_)[slot];
+  return filter_.Holds({.outcome = item.outcome(),
+                        .zero_spread = item.zero_spread != 0,
+                        .reward = item.reward,
+                        .priority = items_->priority(slot),
+                        .draws = item.draws,
+                        .tokens = item.token_count,
+                        .source = sources_->name(item.source)});
+}
+
+void View::Join(uint32_t slot) {
+  const uint32_t cohort = (*items_)[slot].cohort;
+  if (cohort >= members_of_.size()) members_of_.resize(cohort + 1);
+  ++members_of_[cohort];
+  ++members_;
+  states_[slot] |= kMember;
+  selector_->OnInsert(slot);
+}
+
+void View::Leave(uint32_t slot) {
+  selector_->OnRemove(slot);
+  --members_of_[(*items_)[slot].cohort];
+  --members_;
+  states_[slot] &= static_cast<uint8_t>(~kMember);
+}
+
+void View::OnInsert(uint32_t slot, std::span<const uint8_t> frame) {
+  if (slot >= states_size_) {
+    states_size_ = slot + 1;
+    states_.Reserve(states_size_);
+  }
+  const bool tags = !filter_.LooksAt(FilterTerm::Field::kTag) ||
+                    filter_.HoldsForTags([frame](std::string_view name) { return ReadTag(frame, name); });
+  states_[slot] = tags ? kCandidate : 0;
+  if (tags && Holds(slot)) Join(slot);
+}
+
+void View::OnRemove(uint32_t slot) {
+  if (slot >= states_size_) return;
+  if (states_[slot] & kMember) Leave(slot);
+  states_[slot] = 0;
+}
+
+void View::OnChange(uint32_t slot) {
+  if (slot >= states_size_ || !(states_[slot] & kCandidate)) return;
+  const bool was = states_[slot] & kMember, is = Holds(slot);
+  if (was && is) selector_->OnPriority(slot);
+  if (was && !is) Leave(slot);
+  if (!was && is) Join(slot);
+}
+
+void View::OnDrawn(std::span<const uint32_t> slots) {
+  if (filter_.LooksAt(FilterTerm::Field::kDraws))
+    for (const uint32_t slot : slots) OnChange(slot);
+  selector_->OnDrawn(slots);
+}
+
+uint64_t View::CountInWindow(const Cohorts& cohorts, const StepWindow& window) const {
+  uint64_t count = 0;
+  for (uint32_t cohort = 0; cohort < members_of_.size(); ++cohort)
+    if (members_of_[cohort] > 0 && cohorts.MayDraw(cohort, window)) count += members_of_[cohort];
+  return count;
+}
+
+uint64_t View::memory_bytes() const {
+  return states_.memory_bytes() + members_of_.capacity() * sizeof(uint32_t) + selector_->memory_bytes();
+}
+
+void View::CheckInvariants(const Cohorts& cohorts) const {
+  uint64_t members = 0;
+  std::vector<uint32_t> by_cohort(members_of_.size());
+  for (uint32_t slot = items_->oldest(); slot != kNoSlot; slot = (*items_)[slot].newer) {
+    const uint8_t state = slot < states_size_ ? states_[slot] : 0;
+    const Item& item = (*items_)[slot];
+    CHECK(((state & kCandidate) && Holds(slot)) == ((state & kMember) != 0)) << "item " << item.number;
+    if (!(state & kMember)) continue;
+    CHECK(cohorts.OfCurrentEpoch(item.cohort)) << "item " << item.number;
+    ++by_cohort[item.cohort];
+    ++members;
+  }
+  CHECK(members == members_ && by_cohort == members_of_) << members << " members of view " << options_.name;
+  selector_->CheckInvariants(cohorts, members);
+}
+
+}  // namespace replay::server

@@ -1,0 +1,58 @@
+#pragma once
+// A view: the items of a buffer for which a filter holds, with a selector of its own. Declared on the buffer, so that a draw
+// never scans: membership is decided when an item arrives and when something changes that the filter looks at.
+//
+// Costs, for each view: an evaluation of the filter (some 20 ns a term, a tag some 200 ns) at each insert and Update, and at each
+// draw if it looks at draws; its selector's OnInsert and OnRemove; 1 byte an item of the buffer and the selector's memory.
+// CountInWindow: O(cohorts). Belongs to its buffer's thread.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "server/buffer_options.h"
+#include "server/cohorts.h"
+#include "server/filter.h"
+#include "server/item_table.h"
+#include "server/selectors.h"
+#include "server/sources.h"
+
+namespace replay::server {
+
+class View {
+ public:
+  // `options` has passed CheckOptions. `items` and `sources` outlive the view. Existing items are not in it yet.
+  View(const ViewOptions& options, const ItemTable* items, const Sources* sources);
+
+  const ViewOptions& options() const { return options_; }
+  // An item of a current epoch arrives, with this frame.
+  void OnInsert(uint32_t slot, std::span<const uint8_t> frame);
+  void OnRemove(uint32_t slot);  // likewise when its epoch becomes an older one
+  // Something changed that Update or a draw changes.
+  void OnChange(uint32_t slot);
+  void OnDrawn(std::span<const uint32_t> slots);  // distinct
+  uint64_t members() const { return members_; }
+  uint64_t CountInWindow(const Cohorts& cohorts, const StepWindow& window) const;
+  Selector& selector() { return *selector_; }
+  uint64_t memory_bytes() const;
+  // Dies with a message if its members are not those it should have. O(items).
+  void CheckInvariants(const Cohorts& cohorts) const;
+
+ private:
+  enum : uint8_t { kCandidate = 1, kMember = 2 };  // of a current epoch and with the right tags; and what changes is right too
+  bool Holds(uint32_t slot) const;
+  void Join(uint32_t slot);
+  void Leave(uint32_t slot);
+
+  const ViewOptions options_;
+  Filter filter_;
+  const ItemTable* const items_;
+  const Sources* const sources_;
+  std::unique_ptr<Selector> selector_;
+  SegmentedArray<uint8_t, 4096, 1u << 20> states_;  // by slot
+  uint32_t states_size_ = 0;
+  std::vector<uint32_t> members_of_;  // by cohort
+  uint64_t members_ = 0;
+};
+
+}  // namespace replay::server

@@ -1,0 +1,89 @@
+#include "server/filter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "schema/limits.h"
+
+namespace replay::server {
+namespace {
+
+using testing::HasSubstr;
+
+Filter Parsed(const std::string& text) {
+  Filter filter;
+  EXPECT_EQ("", Filter::Parse(text, &filter)) << text;
+  return filter;
+}
+
+std::string ErrorOf(const std::string& text) {
+  Filter filter;
+  return Filter::Parse(text, &filter);
+}
+
+FilterValues Values() {
+  return {.outcome = Outcome::kCorrect,
+          .zero_spread = false,
+          .reward = 0.5,
+          .priority = 2,
+          .draws = 3,
+          .tokens = 100,
+          .source = "gsm8k"};
+}
+
+TEST(Filter, HoldsIfAllItsTermsHold) {
+  for (const char* holds : {"correct = yes", "correct != no", "reward >= 0.5", "reward<=.5", "reward < 1e0", "priority = 2",
+                            "draws > 2", "draws != 4", "tokens < 101", "source = gsm8k", "source != math", "zero_spread = no",
+                            "  correct=yes ,reward>0,  draws<4  "})
+    EXPECT_TRUE(Parsed(holds).Holds(Values())) << holds;
+  for (const char* fails : {"correct = no", "correct != yes", "correct = unknown", "reward > 0.5", "reward < 0.5",
+                            "priority != 2", "draws <= 2", "tokens = 99", "source = gsm", "source = gsm8k2", "source != gsm8k",
+                            "zero_spread = yes", "correct = yes, reward > 0.5"})
+    EXPECT_FALSE(Parsed(fails).Holds(Values())) << fails;
+}
+
+TEST(Filter, ComparesTagsByTheirKindAndNeverHoldsWithoutOne) {
+  const auto tag_of = [](std::string_view name) -> FrameTag {
+    if (name == "level") return {FrameTag::Kind::kNumber, 3, ""};
+    if (name == "hard") return {FrameTag::Kind::kFlag, 1, ""};
+    if (name == "topic") return {FrameTag::Kind::kText, 0, "number theory"};
+    return {};
+  };
+  for (const char* holds : {"tag.level = 3", "tag.level >= 2.5", "tag.level != three", "tag.hard = yes", "tag.hard != no",
+                            "tag.topic = number theory", "tag.topic != 3", "tag.level > 2, tag.hard = yes, draws = 77"})
+    EXPECT_TRUE(Parsed(holds).HoldsForTags(tag_of)) << holds;
+  for (const char* fails :
+       {"tag.level = 4", "tag.level < 3", "tag.level = three", "tag.hard = no", "tag.hard > 0", "tag.topic = number",
+        "tag.topic > 1", "tag.other = 1", "tag.other != 1", "tag.hard = yes, tag.level > 3"})
+    EXPECT_FALSE(Parsed(fails).HoldsForTags(tag_of)) << fails;
+  EXPECT_TRUE(Parsed("tag.level = 4").Holds(Values())) << "tags are not looked at there";
+}
+
+TEST(Filter, SaysWhatItLooksAt) {
+  const Filter filter = Parsed("draws < 4, tag.level = 3");
+  EXPECT_TRUE(filter.LooksAt(FilterTerm::Field::kDraws));
+  EXPECT_TRUE(filter.LooksAt(FilterTerm::Field::kTag));
+  EXPECT_FALSE(filter.LooksAt(FilterTerm::Field::kReward));
+}
+
+TEST(Filter, RefusesWhatIsNotATermWithTheTermAndTheRule) {
+  EXPECT_EQ("is empty: it needs at least one term", ErrorOf(""));
+  EXPECT_EQ("has an empty term", ErrorOf("correct = yes,"));
+  EXPECT_EQ("has an empty term", ErrorOf(" , draws < 2"));
+  EXPECT_EQ("\"correct\" has no operator: one of = != < <= > >=", ErrorOf("correct"));
+  EXPECT_EQ("\"draws ! 3\" has no operator: one of = != < <= > >=", ErrorOf("draws ! 3"));
+  EXPECT_THAT(ErrorOf("colour = red"), HasSubstr("\"colour = red\" does not begin with a field: one of correct, reward"));
+  EXPECT_THAT(ErrorOf("tag. = 1"), HasSubstr("does not begin with a field"));
+  EXPECT_EQ("\"draws <\" has no value", ErrorOf("draws <"));
+  EXPECT_EQ("\"correct = maybe\": correct is compared by = or != with yes, no or unknown", ErrorOf("correct = maybe"));
+  EXPECT_EQ("\"correct < yes\": correct is compared by = or != with yes, no or unknown", ErrorOf("correct < yes"));
+  EXPECT_EQ("\"zero_spread = 1\": zero_spread is compared by = or != with yes or no", ErrorOf("zero_spread = 1"));
+  EXPECT_EQ("\"source > a\": source is compared by = or !=", ErrorOf("source > a"));
+  for (const char* value : {"high", "nan", "inf", "1x", "0.5 0.6"})
+    EXPECT_THAT(ErrorOf("reward > " + std::string(value)), HasSubstr("compares with a value that is no finite number"));
+  EXPECT_THAT(ErrorOf("tag.level > high"), HasSubstr("compares with a value that is no number"));
+  EXPECT_EQ("has 513 bytes: at most 512 are allowed", ErrorOf("source = " + std::string(kMaxFilterBytes - 8, 'x')));
+}
+
+}  // namespace
+}  // namespace replay::server
