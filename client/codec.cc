@@ -11,7 +11,7 @@
 namespace replay {
 namespace {
 
-static_assert(static_cast<int>(ErrorCode::kInternal) == static_cast<int>(schema::ErrorCode::INTERNAL));
+static_assert(static_cast<int>(ErrorCode::kKeyReused) == static_cast<int>(schema::ErrorCode::KEY_REUSED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 
 Result<uint32_t> IdWords(std::span<const std::string> ids) {
@@ -53,7 +53,7 @@ Frame EncodeDropBuffer(const RequestHead& head, std::string_view name) {
 }
 
 Frame EncodeSample(const RequestHead& head, std::string_view buffer, const SampleOptions& options) {
-  uint32_t words = TextWords(buffer) + TextWords(options.view) + 1;
+  uint32_t words = TextWords(buffer) + TextWords(options.view) + TextWords(options.consumer) + 1;
   for (const SamplePart& part : options.parts) words += 4 + TextWords(part.view);
   return BuildRequest(head, words, [&](schema::Request::Builder request) {
     auto sample = request.initSample();
@@ -65,6 +65,11 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
     sample.setMaxStaleness(options.max_staleness.value_or(0));
     sample.setHasMaxStaleness(options.max_staleness.has_value());
     if (!options.view.empty()) sample.setView(AsText(options.view));
+    if (!options.consumer.empty()) {
+      sample.setConsumer(AsText(options.consumer));
+      sample.setRank(options.rank);
+      sample.setWorldSize(options.world_size);
+    }
     if (options.parts.empty()) return;
     auto parts = sample.initParts(static_cast<unsigned>(options.parts.size()));
     for (unsigned i = 0; i < parts.size(); ++i) {

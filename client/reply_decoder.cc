@@ -38,7 +38,7 @@ Error Violation(std::string what) { return {ErrorCode::kProtocolViolation, std::
 
 Error ErrorOf(schema::Reply::Reader reply) {
   const auto code = reply.getCode();
-  if (code > schema::ErrorCode::INTERNAL)
+  if (code > schema::ErrorCode::KEY_REUSED)
     return {ErrorCode::kInternal,
             "error " + std::to_string(static_cast<int>(code)) + " of a newer server: " + String(reply.getMessage())};
   return {static_cast<ErrorCode>(code), String(reply.getMessage()), ReasonOf(reply.getWaitReason())};
@@ -228,6 +228,7 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
     batch.trajectories = std::move(*views);
     batch.step = sample.getStep();
     batch.withheld = sample.getWithheld();
+    batch.planned = sample.getPlanned();
     if (sample.getDraws().size() > kMaxSampleCount)
       return Violation("the reply has " + std::to_string(sample.getDraws().size()) + " draws: at most " +
                        std::to_string(kMaxSampleCount) + " are allowed");

@@ -85,6 +85,9 @@ Awaitable<void> SamplerCore::Ask(UnderWay request) {
   sample.step = request.step;
   sample.view = options_.view;
   sample.parts = options_.parts;
+  sample.consumer = options_.consumer;
+  sample.rank = options_.rank;
+  sample.world_size = options_.world_size;
   {
     const std::lock_guard lock(mutex_);
     sample.given_back = static_cast<uint32_t>(std::min<uint64_t>(given_back_, std::numeric_limits<uint32_t>::max()));

@@ -21,6 +21,8 @@ enum ErrorCode {
   unsupportedVersion @11;
   protocolViolation @12;  # The conversation ends.
   internal @13;
+  planExpired @14;        # The key's batch is no longer kept.
+  keyReused @15;          # The key's batch was drawn with other arguments.
 }
 
 enum WaitReason {
@@ -162,6 +164,11 @@ struct Sample {
   hasMaxStaleness @6 :Bool;
   view @7 :Text;                    # Without parts: draw from this view.
   parts @8 :List(SamplePart);       # A composed batch: all parts or none.
+  # With a consumer, (consumer, step) is a key: all ranks share one draw, each gets `count` slots of it, and gets the same ones when
+  # it asks again, which counts as no draw. It needs hasStep, worldSize > 0 and rank < worldSize.
+  consumer @9 :Text;
+  rank @10 :UInt32;
+  worldSize @11 :UInt32;
 }
 
 struct Draw {
@@ -182,6 +189,7 @@ struct SampleReply {
   step @2 :Int64;                   # The step staleness was measured against.
   withheld @3 :UInt64;              # Live items that could not be drawn: newer than step, too stale, or of an older epoch.
   partCounts @4 :List(UInt32);      # Of a composed batch: the draws of each part, one part behind the other.
+  planned @5 :Bool;                 # Drawn before, for this key: counted then.
 }
 
 struct Get {

@@ -65,6 +65,7 @@ struct SamplePart {
   std::string view = {};                      // empty: the whole buffer, by its selector
   std::optional<int64_t> max_staleness = {};  // beside those of the request and the buffer: the smallest counts
   bool or_next = false;                       // what is lacking is drawn by the next part
+  bool operator==(const SamplePart&) const = default;
 };
 
 struct SampleRequest {
@@ -76,6 +77,10 @@ struct SampleRequest {
   uint32_t given_back = 0;
   std::string view = {};               // without parts: draw from this view; empty: from the whole buffer
   std::vector<SamplePart> parts = {};  // All are drawn from the state when Sample began, or none is.
+  // With a consumer (plans.h): one draw for all ranks of (consumer, step), `count` slots for each, the same when asked again.
+  std::string consumer = {};
+  uint32_t rank = 0;
+  uint32_t world_size = 0;
 };
 
 struct DrawnItem {
@@ -96,7 +101,8 @@ struct SampleResult {
   int64_t step = 0;                   // as given, or the newest of the buffer's runs
   uint64_t withheld = 0;              // live items that could not be drawn
   uint64_t payload_bytes = 0;
-  void Clear();  // keeps capacity: a session reuses it
+  bool planned = false;  // drawn before, for its key: counted then
+  void Clear();          // keeps capacity: a session reuses it
 };
 
 // What is known later than the insert; the frame keeps what was inserted. Values have been checked.

@@ -17,6 +17,7 @@ void SampleResult::Clear() {
   step = 0;
   withheld = 0;
   payload_bytes = 0;
+  planned = false;
 }
 
 std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const {
@@ -29,6 +30,29 @@ std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const 
   if (request.max_staleness && *request.max_staleness < 0)
     return "max_staleness is " + to_string(*request.max_staleness) + ": it must not be negative";
   return "";
+}
+
+// "" or what is wrong with the key.
+std::string Buffer::State::WhyKeyRefused(const SampleRequest& request) const {
+  if (!request.step) return "step is missing: a Sample with a consumer says the step that will use the batch";
+  if (request.world_size == 0 || request.world_size > kMaxWorldSize)
+    return "world_size is " + to_string(request.world_size) + ": with a consumer it must be 1 to " + to_string(kMaxWorldSize);
+  if (request.rank >= request.world_size)
+    return "rank is " + to_string(request.rank) + ": it must be below world_size, " + to_string(request.world_size);
+  const uint64_t total = uint64_t{request.count} * request.world_size;
+  const uint64_t most = options.max_draws_per_sample > 0 ? options.max_draws_per_sample : kMaxSampleCount;
+  if (total > most)
+    return "count is " + to_string(request.count) + " for each of " + to_string(request.world_size) + " ranks: at most " +
+           to_string(most) + " draws in all are allowed" + (options.max_draws_per_sample > 0 ? " (max_draws_per_sample)" : "");
+  return "";
+}
+
+const SampleRequest& Buffer::State::ForAllRanks(const SampleRequest& request) {
+  if (request.consumer.empty()) return request;
+  keyed_request = request;
+  keyed_request.count *= request.world_size;
+  for (SamplePart& part : keyed_request.parts) part.count *= request.world_size;
+  return keyed_request;
 }
 
 StepWindow Buffer::State::WindowOf(const SampleRequest& request) const {
@@ -155,6 +179,25 @@ void Buffer::State::DrawParts() {
 
 Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   State& s = *state_;
+  if (request.consumer.empty()) return s.SampleAnew(request, result);
+  result->Clear();
+  if (std::string refused = s.WhyKeyRefused(request); !refused.empty())
+    return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
+  const Plans::Plan* plan = nullptr;
+  if (Verdict verdict = s.plans.Find(request, &plan); !verdict.done()) return verdict;
+  const bool planned = plan != nullptr;
+  if (!planned) {
+    SampleResult batch;
+    if (Verdict verdict = s.SampleAnew(s.ForAllRanks(request), &batch); !verdict.done()) return verdict;
+    plan = s.plans.Keep(request, std::move(batch));
+  }
+  Plans::Deal(*plan, request.rank, result);
+  result->planned = planned;
+  return Verdict::Done();
+}
+
+Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* result) {
+  State& s = *this;
   result->Clear();
   if (std::string refused = s.Plan(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
@@ -259,13 +302,23 @@ void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {
     if (items[slot].draws >= options.max_draws) RemoveItem(slot, RemoveReason::kMaxDraws);
 }
 
-WaitReason Buffer::WhatSampleWaitsFor(const SampleRequest& request) const {
+bool Buffer::State::IsPlannedOrRefused(const SampleRequest& request) {
+  if (request.consumer.empty()) return false;
+  const Plans::Plan* plan = nullptr;
+  return !WhyKeyRefused(request).empty() || !plans.Find(request, &plan).done() || plan != nullptr;
+}
+
+WaitReason Buffer::WhatSampleWaitsFor(const SampleRequest& asked) const {
   State& s = *state_;
+  if (s.IsPlannedOrRefused(asked)) return WaitReason::kNone;
+  const SampleRequest& request = s.ForAllRanks(asked);
   return s.Plan(request).empty() ? s.WhatIsShort(request).reason : WaitReason::kNone;
 }
 
-std::string Buffer::WhySampleWaits(const SampleRequest& request) const {
+std::string Buffer::WhySampleWaits(const SampleRequest& asked) const {
   State& s = *state_;
+  if (s.IsPlannedOrRefused(asked)) return "";
+  const SampleRequest& request = s.ForAllRanks(asked);
   if (!s.Plan(request).empty()) return "";
   const State::Shortage shortage = s.WhatIsShort(request);
   const std::string counts = to_string(shortage.present) + " of " + to_string(shortage.needed) + " items ";

@@ -11,6 +11,7 @@
 #include "server/cohorts.h"
 #include "server/item_table.h"
 #include "server/pacing.h"
+#include "server/plans.h"
 #include "server/random.h"
 #include "server/ranking.h"
 #include "server/receipts.h"
@@ -41,6 +42,11 @@ struct Buffer::State {
     uint64_t present = 0, needed = 0;  // items
     const Part* part = nullptr;        // of staleness and filter
   };
+  // Of a request with a key: the one draw for all its ranks, in `keyed_request`. Others as they are.
+  std::string WhyKeyRefused(const SampleRequest& request) const;
+  bool IsPlannedOrRefused(const SampleRequest& request);
+  const SampleRequest& ForAllRanks(const SampleRequest& request);
+  Verdict SampleAnew(const SampleRequest& request, SampleResult* result);
   // Sets `whole` and `parts`. "" or why the request can never be met.
   std::string Plan(const SampleRequest& request);
   std::string WhySampleRefused(const SampleRequest& request) const;
@@ -88,6 +94,7 @@ struct Buffer::State {
   std::unique_ptr<Selector> selector;  // of the whole buffer
   Sources sources;
   std::vector<std::unique_ptr<View>> views;
+  Plans plans;
   Pacing pacing;
   Receipts receipts;
   Random random;
@@ -101,8 +108,9 @@ struct Buffer::State {
   bool starving = false;  // The last Sample waited for staleness or filter.
 
   // Of the batch at hand, kept for their memory.
-  Part whole{};                       // the whole buffer, as if it were drawn from
-  std::vector<Part> parts;            // [parts]
+  Part whole{};             // the whole buffer, as if it were drawn from
+  std::vector<Part> parts;  // [parts]
+  SampleRequest keyed_request;
   std::vector<Picks> part_picks;      // [parts] of a composed batch
   Picks picks;                        // [count]
   std::vector<uint32_t> batch_slots;  // [distinct] slots, by frame index

@@ -22,7 +22,7 @@ BufferStats Buffer::Stats() const {
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
-                      s.receipts.memory_bytes() + s.ranking.memory_bytes() +
+                      s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() +
                       (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   for (const auto& view : s.views) {
     stats.index_bytes += view->memory_bytes();

@@ -11,7 +11,7 @@ namespace replay::server {
 namespace {
 
 // The enums of the server are those of the protocol by number.
-static_assert(static_cast<int>(ErrorCode::kInternal) == static_cast<int>(schema::ErrorCode::INTERNAL));
+static_assert(static_cast<int>(ErrorCode::kKeyReused) == static_cast<int>(schema::ErrorCode::KEY_REUSED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 static_assert(static_cast<int>(RetentionKind::kBest) == static_cast<int>(schema::RetentionKind::BEST));
 static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schema::SelectorKind::RECENCY));
@@ -91,6 +91,9 @@ void DecodeSample(schema::Sample::Reader from, Request* request) {
   sample.given_back = from.getGivenBack();
   sample.max_staleness = from.getHasMaxStaleness() ? std::optional(from.getMaxStaleness()) : std::nullopt;
   Assign(&sample.view, from.getView(), "view", kMaxBufferNameBytes);
+  Assign(&sample.consumer, from.getConsumer(), "consumer", kMaxIdBytes);
+  sample.rank = from.getRank();
+  sample.world_size = from.getWorldSize();
   sample.parts.clear();
   if (!from.hasParts()) return;
   const auto parts = from.getParts();

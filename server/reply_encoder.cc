@@ -250,6 +250,7 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
   auto sample = reply.initSample();
   sample.setStep(result.step);
   sample.setWithheld(result.withheld);
+  sample.setPlanned(result.planned);
   auto draws = sample.initDraws(count);
   for (uint32_t i = 0; i < count; ++i) {
     const DrawnItem& from = result.draws[i];

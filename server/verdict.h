@@ -24,6 +24,8 @@ enum class ErrorCode : uint16_t {
   kUnsupportedVersion,
   kProtocolViolation,
   kInternal,
+  kPlanExpired,
+  kKeyReused,
   kCount
 };
 

@@ -69,7 +69,8 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                            {"staleness", draw.staleness},
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
                            {"step", batch->step},
-                           {"part", draw.part}},
+                           {"part", draw.part},
+                           {"planned", batch->planned}},
                           view.ToTrajectory());
     } else {
       table.Add({std::to_string(slot), std::to_string(draw.item), Printable(view.trajectory_id(), 40),
@@ -80,7 +81,7 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
   }
   if (context.json) return kOk;
   Print(table.ToString());
-  Print("for step " + std::to_string(batch->step) +
+  Print("for step " + std::to_string(batch->step) + (batch->planned ? ", as drawn before" : "") +
         (batch->withheld ? ", " + Count(batch->withheld) + " items withheld as too new" : "") + "\n");
   return kOk;
 }
@@ -306,7 +307,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
   CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
                          "With --json a line for each slot: slot, item, draw_count, reward, revision, probability, staleness, "
                          "steps_since_last_use "
-                         "(null: first use),\nstep, part, trajectory (as in import --help).\n\n"
+                         "(null: first use),\nstep, part, planned, trajectory (as in import --help).\n\n"
                          "Examples:\n"
                          "  replayctl sample rollouts -n 4\n"
                          "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
@@ -334,6 +335,14 @@ void AddDataCommands(CLI::App* app, Context* context) {
       ->type_name("PART")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  sample
+      ->add_option("--consumer", given->sample.consumer,
+                   "A batch that is the same when asked for again: one draw for all ranks of this name and --step")
+      ->type_name("NAME");
+  sample->add_option("--rank", given->sample.rank, "With --consumer: whose part of it")->type_name("N")->capture_default_str();
+  sample->add_option("--world-size", given->sample.world_size, "With --consumer: how many ranks share it")
+      ->type_name("N")
+      ->capture_default_str();
   sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
 
   CLI::App* get =

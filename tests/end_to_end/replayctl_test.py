@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
 def test_sample_tells_of_each_slot(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
     slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
-    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "trajectory"}
+    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "planned", "trajectory"}
     assert [slot["slot"] for slot in slots] == list(range(6))
     assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
     assert slots[0]["steps_since_last_use"] is None
@@ -406,6 +406,35 @@ def test_views_and_composed_batches(daemon):
     assert "is not \"NAME: FILTER\"" in daemon.ctl("buffer", "create", "wrong", "--view", "v", check=False).stderr
     assert "is not COUNT[:VIEW]" in daemon.ctl("sample", "viewed", "--part", "x:y", check=False).stderr
     daemon.ctl("buffer", "drop", "viewed", "--yes")
+
+
+def test_a_sample_with_a_consumer_is_the_same_when_asked_again(daemon):
+    daemon.ctl("buffer", "create", "planned", "--capacity-items", 8, "--selector", "uniform_distinct")
+    daemon.ctl("import", "planned", input="".join(line(f"t{i}") for i in range(8)))
+
+    def ask(rank, step=1, *more, **options):
+        key = ["--consumer", "trainer", "--rank", rank, "--world-size", 2, "--step", step]
+        return daemon.json_lines("sample", "planned", "-n", 4, *key, *more, **options)
+
+    def ids(draws):
+        return [draw["trajectory"]["trajectory_id"] for draw in draws]
+
+    first, second = ask(0), ask(1)
+    assert not first[0]["planned"] and second[0]["planned"]
+    assert sorted(ids(first) + ids(second)) == [f"t{i}" for i in range(8)]
+    daemon.ctl("import", "planned", input="".join(line(f"u{i}") for i in range(8)))
+    assert ids(ask(0)) == ids(first) and ids(ask(1)) == ids(second)
+    assert daemon.json("stats", "planned")["buffers"][0]["drawn"] == 8
+    for step in (2, 3, 4, 5):
+        ask(0, step)
+    key = ["--consumer", "trainer", "--world-size", 2, "--json"]
+    expired = daemon.ctl("sample", "planned", "-n", 4, "--step", 1, *key, check=False)
+    assert error_of(expired)["code"] == "plan_expired"
+    reused = daemon.ctl("sample", "planned", "-n", 3, "--step", 5, *key, check=False)
+    assert error_of(reused)["code"] == "key_reused"
+    without = daemon.ctl("sample", "planned", "-n", 3, *key, check=False)
+    assert "step is missing" in error_of(without)["message"]
+    daemon.ctl("buffer", "drop", "planned", "--yes")
 
 
 def test_what_is_too_old_or_too_stale_leaves(daemon):

@@ -182,7 +182,7 @@ std::string CodeName(schema::ErrorCode code) {
                                            "bufferDropped",
                                            "unsupportedVersion",
                                            "protocolViolation",
-                                           "internal"};
+                                           "internal", "plan_expired", "key_reused"};
   const auto index = static_cast<size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "code " + std::to_string(index);
 }

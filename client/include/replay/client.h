@@ -58,6 +58,8 @@ enum class ErrorCode : uint8_t {  // Same order as the protocol's.
   kUnsupportedVersion,
   kProtocolViolation,
   kInternal,
+  kPlanExpired,  // Sample with a consumer: the step's batch is no longer kept.
+  kKeyReused,    // Sample with a consumer: the step's batch was drawn with other arguments.
   // Of the client itself:
   kOutcomeUnknown,  // The request was sent and no reply came: it may or may not have been done.
   kContentLost,     // The server restarted empty since the last reply: what it held in memory is gone.
@@ -131,6 +133,7 @@ struct Batch {
   std::vector<TrajectoryView> trajectories;  // distinct
   int64_t step = 0;                          // What staleness was measured against.
   uint64_t withheld = 0;                     // Live items newer than step, too stale, or of an older epoch.
+  bool planned = false;                      // Drawn before, for this consumer and step: counted then.
   const TrajectoryView& trajectory(const Draw& draw) const { return trajectories[draw.frame]; }
 };
 
@@ -245,6 +248,11 @@ struct SampleOptions {
   uint32_t given_back = 0;                 // Earlier draws that were never used.
   std::string view{};                      // Draw from this view.
   std::vector<SamplePart> parts{};         // Instead of count and view: all of them or none, in this order.
+  // With a consumer, a repeatable batch: all `world_size` ranks of (consumer, step) share one draw, each gets `count` slots of it,
+  // and the same ones when it asks again. The last 4 steps of a consumer are kept. Needs `step`.
+  std::string consumer{};
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
 };
 
 struct WriterOptions {
@@ -265,8 +273,11 @@ struct SamplerOptions {
   uint32_t count = 1;
   std::string view{};               // as in SampleOptions
   std::vector<SamplePart> parts{};  // likewise; then count is the sum of theirs
-  uint32_t prefetch = 1;            // Batches asked for ahead. They count as draws when the server makes them.
-  int64_t max_prefetch_age = 0;     // A prefetched batch made for a step this much older than Next's is dropped and given back.
+  std::string consumer{};           // likewise, with rank and world_size; Next must be given the step
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
+  int64_t max_prefetch_age = 0;  // A prefetched batch made for a step this much older than Next's is dropped and given back.
   milliseconds wait_timeout{60'000};
 };
 

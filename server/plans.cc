@@ -1,0 +1,108 @@
+#include "server/plans.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schema/limits.h"
+
+namespace replay::server {
+
+using std::to_string;
+
+namespace {
+
+bool IsSameBatch(const SampleRequest& a, const SampleRequest& b) {
+  return a.count == b.count && a.world_size == b.world_size && a.max_staleness == b.max_staleness && a.view == b.view &&
+         a.parts == b.parts;
+}
+
+}  // namespace
+
+Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
+  *plan = nullptr;
+  const auto consumer =
+      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
+  if (consumer == consumers_.end()) return Verdict::Done();
+  consumers_.splice(consumers_.begin(), consumers_, consumer);
+  const int64_t step = *request.step;
+  const auto found =
+      std::find_if(consumer->plans.begin(), consumer->plans.end(), [&](const Plan& each) { return each.step == step; });
+  const std::string key = "consumer \"" + request.consumer + "\", step " + to_string(step);
+  if (found == consumer->plans.end()) {
+    if (consumer->expired && step <= consumer->expired_through)
+      return Verdict::Failed(ErrorCode::kPlanExpired,
+                             key + ": the plans of its last " + to_string(kKeptPlans) + " steps are kept, from step " +
+                                 to_string(consumer->plans.front().step) + " on; another consumer name draws anew");
+    return Verdict::Done();
+  }
+  if (!IsSameBatch(found->arguments, request))
+    return Verdict::Failed(ErrorCode::kKeyReused, key + ": it was drawn with other arguments, count " +
+                                                      to_string(found->arguments.count) + " for each of " +
+                                                      to_string(found->arguments.world_size) + " ranks");
+  *plan = &*found;
+  return Verdict::Done();
+}
+
+const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batch) {
+  auto consumer =
+      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
+  if (consumer == consumers_.end()) {
+    if (consumers_.size() == kMaxConsumers) consumers_.pop_back();
+    consumer = consumers_.insert(consumers_.begin(), Consumer{.name = request.consumer, .plans = {}});
+  }
+  std::deque<Plan>& plans = consumer->plans;
+  const auto place = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.step > *request.step; });
+  Plan plan{.step = *request.step, .arguments = request, .batch = std::move(batch)};
+  const int64_t step = plan.step;
+  plans.insert(place, std::move(plan));
+  if (plans.size() > kKeptPlans) {
+    consumer->expired = true;
+    consumer->expired_through = plans.front().step;
+    plans.pop_front();
+  }
+  const auto kept = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.step == step; });
+  return &*kept;
+}
+
+void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
+  result->Clear();
+  const SampleResult& batch = plan.batch;
+  const uint32_t world_size = plan.arguments.world_size;
+  result->step = batch.step;
+  result->withheld = batch.withheld;
+  result->part_counts.assign(batch.part_counts.size(), 0);
+  std::vector<uint32_t> frame_of(batch.frames.size(), UINT32_MAX);
+  size_t part = 0;
+  uint64_t part_end = batch.part_counts.empty() ? 0 : batch.part_counts[0];
+  for (size_t i = rank; i < batch.draws.size(); i += world_size) {
+    DrawnItem& draw = result->draws.emplace_back(batch.draws[i]);
+    uint32_t& frame = frame_of[draw.frame];
+    if (frame == UINT32_MAX) {
+      frame = static_cast<uint32_t>(result->frames.size());
+      result->frames.push_back(batch.frames[draw.frame]);
+      result->payload_bytes += result->frames.back().size();
+    }
+    draw.frame = frame;
+    if (batch.part_counts.empty()) continue;
+    while (i >= part_end) part_end += batch.part_counts[++part];
+    ++result->part_counts[part];
+  }
+}
+
+uint64_t Plans::size() const {
+  uint64_t plans = 0;
+  for (const Consumer& consumer : consumers_) plans += consumer.plans.size();
+  return plans;
+}
+
+uint64_t Plans::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const Consumer& consumer : consumers_) {
+    bytes += sizeof(Consumer);
+    for (const Plan& plan : consumer.plans)
+      bytes += sizeof(Plan) + plan.batch.draws.capacity() * sizeof(DrawnItem) + plan.batch.frames.capacity() * sizeof(Frame);
+  }
+  return bytes;
+}
+
+}  // namespace replay::server

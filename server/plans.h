@@ -1,0 +1,47 @@
+#pragma once
+// Plans: batches that were drawn for a key and are drawn the same when asked for again.
+//
+//   key = (consumer, step)     a plan = the draws for all ranks of it, dealt in turn: slot i is rank i mod world_size's
+//
+// A consumer's last kKeptPlans plans are kept with their frames, whatever leaves the buffer meanwhile. So a retry, or a rank that
+// was started again, gets the batch it would have had, and the ranks get disjoint slots of one draw. An older step is refused
+// (PLAN_EXPIRED), the same key with other arguments too (KEY_REUSED). The consumers asked for least recently are forgotten.
+// Find O(consumers), the others O(plans of the consumer). Belongs to its buffer's thread.
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <string>
+
+#include "server/buffer.h"
+
+namespace replay::server {
+
+class Plans {
+ public:
+  struct Plan {
+    int64_t step = 0;
+    SampleRequest arguments;  // as asked for by one rank
+    SampleResult batch;       // of all ranks
+  };
+
+  // Whether the key's plan is kept: kDone and the plan, or kDone and null: it is to be drawn. kError: planExpired, keyReused.
+  Verdict Find(const SampleRequest& request, const Plan** plan);
+  // Keeps what was drawn for all ranks.
+  const Plan* Keep(const SampleRequest& request, SampleResult&& batch);
+  // The part of the request's rank.
+  static void Deal(const Plan& plan, uint32_t rank, SampleResult* result);
+  uint64_t size() const;
+  uint64_t memory_bytes() const;
+
+ private:
+  struct Consumer {
+    std::string name;
+    std::deque<Plan> plans;       // by step
+    bool expired = false;         // some plan was dropped …
+    int64_t expired_through = 0;  // … of a step up to this one
+  };
+  std::list<Consumer> consumers_;  // most recently asked for first
+};
+
+}  // namespace replay::server
