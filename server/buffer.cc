@@ -170,6 +170,16 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
   return "";
 }
 
+namespace {
+
+uint32_t FingerprintOf(std::span<const TrajectoryFacts> facts) {
+  uint64_t sum = facts[0].id.low;
+  for (const TrajectoryFacts& each : facts.subspan(1)) sum = sum * 0x9e3779b97f4a7c15 + each.id.low;
+  return static_cast<uint32_t>(sum >> 32);
+}
+
+}  // namespace
+
 Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   State& s = *state_;
   const uint64_t count = request.facts.size();
@@ -184,6 +194,7 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   *result = {};
   result->level = s.store.level();
   const bool has_receipt = request.writer != Key128{};
+  const uint32_t fingerprint = has_receipt ? FingerprintOf(request.facts) : 0;
   if (has_receipt) {
     if (request.sequence == 0)
       return refuse(ErrorCode::kInvalidArgument, "sequence is 0: a writer numbers its requests from 1");
@@ -192,6 +203,10 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
       case Receipts::Answer::kNew:
         break;
       case Receipts::Answer::kDuplicate:
+        if (receipt.count != count || receipt.fingerprint != fingerprint)
+          return refuse(ErrorCode::kFailedPrecondition, "sequence " + to_string(request.sequence) +
+                                                            " of this writer has inserted other trajectories, from number " +
+                                                            to_string(receipt.first_item) + " on: two writers use one id");
         s.offered += count;
         s.duplicate += count;
         result->first_item = receipt.first_item;
@@ -228,7 +243,7 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   }
   s.offered += count;
   s.accepted += count;
-  if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count});
+  if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count, fingerprint});
   if (s.cohorts.expired() > 0) s.EvictStale();
   s.Retain();
   result->live = s.items.live();

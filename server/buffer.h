@@ -10,7 +10,7 @@
 //   offered = accepted + duplicate + rejected        accepted = live + removed (by reason)        in trajectories
 //
 // Insert decides in this order, and nothing has changed unless all is accepted:
-//   a repeat gets its first receipt, whatever was altered since ─► errors (max_insert, larger than the buffer, an id that is
+//   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► errors (max_insert, larger than the buffer, an id that is
 //   live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
 // Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness, filter ─► draws ─► too many bytes for a reply:
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes

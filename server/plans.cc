@@ -29,9 +29,9 @@ Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
       std::find_if(consumer->plans.begin(), consumer->plans.end(), [&](const Plan& each) { return each.step == step; });
   const std::string key = "consumer \"" + request.consumer + "\", step " + to_string(step);
   if (found == consumer->plans.end()) {
-    if (consumer->expired && step <= consumer->expired_through)
+    if (consumer->plans.size() == kKeptPlans && step < consumer->plans.front().step)
       return Verdict::Failed(ErrorCode::kPlanExpired,
-                             key + ": the plans of its last " + to_string(kKeptPlans) + " steps are kept, from step " +
+                             key + ": the plans of its newest " + to_string(kKeptPlans) + " steps are kept, from step " +
                                  to_string(consumer->plans.front().step) + " on; another consumer name draws anew");
     return Verdict::Done();
   }
@@ -53,15 +53,12 @@ const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batc
   std::deque<Plan>& plans = consumer->plans;
   const auto place = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.step > *request.step; });
   Plan plan{.step = *request.step, .arguments = request, .batch = std::move(batch)};
-  const int64_t step = plan.step;
-  plans.insert(place, std::move(plan));
-  if (plans.size() > kKeptPlans) {
-    consumer->expired = true;
-    consumer->expired_through = plans.front().step;
-    plans.pop_front();
-  }
-  const auto kept = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.step == step; });
-  return &*kept;
+  // Not the oldest of five: Find would have refused it.
+  const bool drops = plans.size() == kKeptPlans;
+  const auto kept = plans.insert(place, std::move(plan));
+  const size_t index = static_cast<size_t>(kept - plans.begin()) - (drops ? 1 : 0);
+  if (drops) plans.pop_front();
+  return &plans[index];
 }
 
 void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {

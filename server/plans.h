@@ -3,9 +3,9 @@
 //
 //   key = (consumer, step)     a plan = the draws for all ranks of it, dealt in turn: slot i is rank i mod world_size's
 //
-// A consumer's last kKeptPlans plans are kept with their frames, whatever leaves the buffer meanwhile. So a retry, or a rank that
-// was started again, gets the batch it would have had, and the ranks get disjoint slots of one draw. An older step is refused
-// (PLAN_EXPIRED), the same key with other arguments too (KEY_REUSED). The consumers asked for least recently are forgotten.
+// The plans of a consumer's kKeptPlans newest steps are kept with their frames, whatever leaves the buffer meanwhile. So a retry, or
+// a rank that was started again, gets the batch it would have had, and the ranks get disjoint slots of one draw. An older step is
+// refused (PLAN_EXPIRED), the same key with other arguments too (KEY_REUSED). The consumers asked for least recently are forgotten.
 // Find O(consumers), the others O(plans of the consumer). Belongs to its buffer's thread.
 
 #include <cstdint>
@@ -37,9 +37,7 @@ class Plans {
  private:
   struct Consumer {
     std::string name;
-    std::deque<Plan> plans;       // by step
-    bool expired = false;         // some plan was dropped …
-    int64_t expired_through = 0;  // … of a step up to this one
+    std::deque<Plan> plans;  // by step, at most kKeptPlans
   };
   std::list<Consumer> consumers_;  // most recently asked for first
 };

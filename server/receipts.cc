@@ -14,6 +14,7 @@ struct Entry {
   uint64_t sequence;
   uint64_t first_item;
   uint32_t count;
+  uint32_t fingerprint;
 };
 
 struct Writer {
@@ -132,7 +133,7 @@ Receipts::Answer Receipts::Look(Key128 key, uint64_t sequence, uint64_t acknowle
   const auto at = std::lower_bound(first, writer.entries.end(), sequence,
                                    [](const Entry& entry, uint64_t wanted) { return entry.sequence < wanted; });
   if (at->sequence != sequence) return Answer::kNew;
-  *receipt = {at->first_item, at->count};
+  *receipt = {at->first_item, at->count, at->fingerprint};
   return Answer::kDuplicate;
 }
 
@@ -142,7 +143,7 @@ void Receipts::Record(Key128 key, uint64_t sequence, const Receipt& receipt) {
   CHECK(slot != kNoSlot) << "Record without Look";
   Writer& writer = tables.writers[slot];
   std::vector<Entry>& entries = writer.entries;
-  const Entry entry{sequence, receipt.first_item, receipt.count};
+  const Entry entry{sequence, receipt.first_item, receipt.count, receipt.fingerprint};
   tables.entry_capacity -= entries.capacity();
   if (writer.begin == entries.size() || entries.back().sequence < sequence) [[likely]] {
     entries.push_back(entry);

@@ -31,10 +31,4 @@ std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const 
          " (capacity_bytes; each frame counts " + to_string(Frame::kOverheadBytes) + " bytes more than its size)";
 }
 
-Outcome Retention::Decide(Outcome said, float reward) const {
-  if (said != Outcome::kUnknown || !correct_threshold_) return said;
-  // As float, since the reward is one: 0.7f lies below the double 0.7.
-  return reward >= static_cast<float>(*correct_threshold_) ? Outcome::kCorrect : Outcome::kIncorrect;
-}
-
 }  // namespace replay::server

@@ -59,7 +59,11 @@ class Retention {
   //    on)"
   std::string WhyTooLarge(uint64_t trajectories, uint64_t bytes) const;
 
-  Outcome Decide(Outcome said, float reward) const;
+  Outcome Decide(Outcome said, float reward) const {
+    if (said != Outcome::kUnknown || !correct_threshold_) return said;
+    // As float, since the reward is one: 0.7f lies below the double 0.7.
+    return reward >= static_cast<float>(*correct_threshold_) ? Outcome::kCorrect : Outcome::kIncorrect;
+  }
 
  private:
   uint64_t fresh_capacity_;

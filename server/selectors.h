@@ -56,7 +56,7 @@ class Positions {
   uint32_t operator[](uint32_t slot) const { return slot < size_ ? places_[slot] - 1 : kNoPosition; }
   bool Has(uint32_t slot) const { return (*this)[slot] != kNoPosition; }
   void Add(uint32_t slot, uint32_t position) {
-    if (slot >= size_) {
+    if (slot >= size_) [[unlikely]] {
       size_ = slot + 1;
       places_.Reserve(size_);
     }

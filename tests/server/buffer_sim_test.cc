@@ -103,12 +103,21 @@ struct ModelPart {
   }
 };
 
+// A batch that was drawn for a key.
+struct ModelPlan {
+  int64_t step = 0;
+  SampleRequest asked;
+  std::vector<std::string> ranks;  // what each got
+};
+
 struct Model {
   BufferOptions options;
+  std::map<std::string, std::vector<ModelPlan>> plans;  // by consumer, in the order of their steps
   ModelVersions versions;
   std::vector<ModelItem> items;                                                    // live, oldest first
   std::map<std::string, int64_t> newest_seen;                                      // by run with live items
   std::map<uint64_t, std::map<uint64_t, std::pair<uint64_t, uint32_t>>> receipts;  // writer → sequence → first, count
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<std::string>> inserted_ids;  // by writer and sequence
   std::map<uint64_t, uint64_t> acknowledged;                                       // of known writers
   uint64_t next_number = 1;
   double carried = 0, inserted = 0, drawn_paced = 0;
@@ -265,6 +274,9 @@ struct Model {
       if (sequence <= acknowledged[writer]) return refuse("writer_expired");
       const auto at = receipts[writer].find(sequence);
       if (at != receipts[writer].end()) {
+        std::vector<std::string> ids;
+        for (const auto& trajectory : batch) ids.push_back(trajectory.id);
+        if (ids != inserted_ids[{writer, sequence}]) return refuse("failed_precondition");
         offered += count;
         duplicate += count;
         result->first_item = at->second.first;
@@ -310,7 +322,10 @@ struct Model {
     }
     offered += count;
     accepted += count;
-    if (writer != 0) receipts[writer][sequence] = {result->first_item, result->count};
+    if (writer != 0) {
+      receipts[writer][sequence] = {result->first_item, result->count};
+      for (const auto& trajectory : batch) inserted_ids[{writer, sequence}].push_back(trajectory.id);
+    }
     EvictStale();
     Retain();
     result->live = items.size();
@@ -730,6 +745,15 @@ class Simulation {
     uint64_t& sequence = sequences_[writer];
     const bool repeat = Below(5) == 0 && sequence > 0;
     const uint64_t used = writer == 0 ? 0 : repeat ? 1 + Below(sequence) : ++sequence;
+    if (repeat && Below(4)) {
+      const auto sent = sent_.find({writer, used});
+      if (sent != sent_.end()) {
+        trajectories = sent->second;
+        batch = {};
+        for (const fake::Trajectory& each : trajectories) batch.Add(each);
+      }
+    }
+    if (writer != 0 && !repeat) sent_[{writer, used}] = trajectories;
     const uint64_t through = writer != 0 && Below(4) == 0 ? Below(sequence + 1) : 0;
     InsertResult expected, result;
     log_.push_back("insert by " + to_string(writer) + " number " + to_string(used) + " of");
@@ -769,6 +793,19 @@ class Simulation {
         request.count += part.count;
       }
     }
+    if (Below(6) == 0) {
+      request.consumer = "c" + to_string(Below(2));
+      request.world_size = static_cast<uint32_t>(1 + Below(3));
+      request.rank = static_cast<uint32_t>(Below(request.world_size));
+      if (!request.step) request.step = version_ - static_cast<int64_t>(Below(3));
+      const auto& plans = model_.plans[request.consumer];
+      if (!plans.empty() && Below(2)) {  // one that was drawn, or nearly
+        const uint32_t rank = request.rank;
+        request = plans[Below(plans.size())].asked;
+        request.rank = rank % request.world_size;
+        if (Below(8) == 0) ++request.count;
+      }
+    }
     log_.push_back("sample " + to_string(request.count) + (request.view.empty() ? "" : " from " + request.view) +
                    (request.step ? " at step " + to_string(*request.step) : "") +
                    (request.max_staleness ? " max_staleness " + to_string(*request.max_staleness) : "") +
@@ -777,11 +814,9 @@ class Simulation {
       log_.back() += ", part " + to_string(part.count) + (part.view.empty() ? "" : " from " + part.view) +
                      (part.max_staleness ? " max_staleness " + to_string(*part.max_staleness) : "") +
                      (part.or_next ? " or next" : "");
-    const bool was_starving = model_.starving;
+    if (!request.consumer.empty()) return SampleByKey(request);
     std::vector<ModelPart> parts;
-    const std::string expected = model_.WhySampleDoesNotDraw(request, &parts);
-    if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits pacing")
-      model_.starving = was_starving;
+    const std::string expected = WhySampleDoesNotDraw(request, &parts);
     coverage_->Add("sample: " + expected);
     for (const ModelPart& part : parts) {
       if (expected != "done" || part.count == 0) continue;
@@ -793,6 +828,90 @@ class Simulation {
     ASSERT_EQ(expected == "done", buffer_->WhySampleWaits(request).empty() && expected != "invalid_argument");
     ASSERT_EQ(expected, server::Describe(buffer_->Sample(request, &result_)));
     if (expected == "done") model_.Replay(request, parts, result_);
+  }
+
+  std::string WhySampleDoesNotDraw(const SampleRequest& request, std::vector<ModelPart>* parts) {
+    const bool was_starving = model_.starving;
+    const std::string expected = model_.WhySampleDoesNotDraw(request, parts);
+    if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits pacing")
+      model_.starving = was_starving;
+    return expected;
+  }
+
+  static std::string TextOf(const SampleResult& result) {
+    std::string text = "step " + to_string(result.step) + " withheld " + to_string(result.withheld);
+    for (const DrawnItem& draw : result.draws)
+      text += " " + to_string(draw.item) + ":" + to_string(draw.draw_count) + ":" +
+              to_string(fake::TagOf(result.frames[draw.frame]));
+    for (const uint32_t count : result.part_counts) text += " part " + to_string(count);
+    return text;
+  }
+
+  void SampleByKey(const SampleRequest& request) {
+    log_.back() += " for " + request.consumer + " rank " + to_string(request.rank) + " of " + to_string(request.world_size);
+    SampleRequest all = request;  // ranks
+    all.count *= request.world_size;
+    for (SamplePart& part : all.parts) part.count *= request.world_size;
+    std::vector<ModelPlan>& plans = model_.plans[request.consumer];
+    const auto same = [&](const SampleRequest& a, const SampleRequest& b) {
+      return a.count == b.count && a.world_size == b.world_size && a.view == b.view && a.parts == b.parts &&
+             a.max_staleness == b.max_staleness;
+    };
+    const auto plan =
+        std::find_if(plans.begin(), plans.end(), [&](const ModelPlan& each) { return each.step == *request.step; });
+    std::vector<ModelPart> parts;
+    std::string expected = "planned";
+    if (model_.options.max_draws_per_sample > 0 && all.count > model_.options.max_draws_per_sample)
+      expected = "invalid_argument";
+    else if (plan != plans.end())
+      expected = same(plan->asked, request) ? "planned" : "key_reused";
+    else if (plans.size() == kKeptPlans && *request.step < plans.front().step)
+      expected = "plan_expired";
+    else
+      expected = WhySampleDoesNotDraw(all, &parts);
+    coverage_->Add("sample by key: " + expected);
+    const Verdict verdict = buffer_->Sample(request, &result_);
+    if (expected == "planned") {
+      ASSERT_EQ("done", server::Describe(verdict));
+      ASSERT_TRUE(result_.planned);
+      ASSERT_EQ(plan->ranks[request.rank], TextOf(result_));
+      return;
+    }
+    ASSERT_EQ(expected, server::Describe(verdict));
+    if (expected != "done") return;
+    ASSERT_FALSE(result_.planned);
+    // Gathers what all ranks get: slot i is in rank i mod world_size.
+    ModelPlan drawn{.step = *request.step, .asked = request, .ranks = {}};
+    SampleResult gathered;
+    gathered.draws.resize(all.count);
+    std::map<uint64_t, Frame> frames;
+    for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+      SampleRequest other = request;
+      other.rank = rank;
+      SampleResult part;
+      ASSERT_EQ("done", server::Describe(buffer_->Sample(other, &part)));
+      ASSERT_TRUE(part.planned);
+      ASSERT_TRUE(rank != request.rank || TextOf(result_) == TextOf(part));
+      drawn.ranks.push_back(TextOf(part));
+      ASSERT_EQ(request.count, part.draws.size());
+      for (size_t i = 0; i < part.draws.size(); ++i) {
+        gathered.draws[i * request.world_size + rank] = part.draws[i];
+        frames[part.draws[i].item] = part.frames[part.draws[i].frame];
+      }
+      gathered.part_counts.resize(part.part_counts.size());
+      for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
+      gathered.withheld = part.withheld;
+    }
+    std::map<uint64_t, uint32_t> frame_of;
+    for (DrawnItem& draw : gathered.draws) {
+      const auto [at, added] = frame_of.insert({draw.item, static_cast<uint32_t>(gathered.frames.size())});
+      if (added) gathered.frames.push_back(frames[draw.item]);
+      draw.frame = at->second;
+    }
+    model_.Replay(all, parts, gathered);
+    plans.insert(std::find_if(plans.begin(), plans.end(), [&](const ModelPlan& each) { return each.step > drawn.step; }),
+                 drawn);
+    if (plans.size() > kKeptPlans) plans.erase(plans.begin());
   }
 
   std::string SomeId() {
@@ -914,6 +1033,7 @@ class Simulation {
   int64_t version_ = 10;
   uint64_t now_ms_ = 0;
   std::map<uint64_t, uint64_t> sequences_;
+  std::map<std::pair<uint64_t, uint64_t>, std::vector<fake::Trajectory>> sent_;  // by writer and sequence
 };
 
 // One life: which of `operations` came to a failure, and what it said.
@@ -987,6 +1107,7 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "sample: waits filter",
                            "insert: waits pacing",
                            "insert: done again",
+                           "insert: failed_precondition",
                            "removed: capacity",
                            "removed: bytes",
                            "removed: max_draws",
@@ -994,6 +1115,10 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "removed: age",
                            "removed: staleness",
                            "sample: composed",
+                           "sample by key: done",
+                           "sample by key: planned",
+                           "sample by key: plan_expired",
+                           "sample by key: key_reused",
                            "drawn: uniform of a view",
                            "drawn: uniform_distinct of a view",
                            "drawn: lifo of a view",

@@ -406,6 +406,23 @@ TEST(Buffer, ScanEndsAPageByBytesButGivesAtLeastOneItem) {
   EXPECT_TRUE(page.empty());
 }
 
+TEST(Buffer, TwoWritersThatUseOneIdAreToldInsteadOfLosingTrajectories) {
+  Buffer buffer("b", Options(10), PolicyVersions::Empty());
+  InsertResult result;
+  fake::Batch first, second, again;
+  first.Add({.id = "mine"});
+  second.Add({.id = "yours"});
+  again.Add({.id = "mine"});
+  ASSERT_TRUE(buffer.Insert(first.Request({7, 0}, 1), &result).done());
+  const Verdict verdict = buffer.Insert(second.Request({7, 0}, 1), &result);
+  EXPECT_EQ(ErrorCode::kFailedPrecondition, verdict.code);
+  EXPECT_EQ("sequence 1 of this writer has inserted other trajectories, from number 1 on: two writers use one id",
+            verdict.message);
+  EXPECT_TRUE(buffer.Insert(again.Request({7, 0}, 1), &result).done());
+  EXPECT_TRUE(result.duplicate);
+  buffer.CheckInvariants();
+}
+
 TEST(Buffer, AlterEvictsWhatNoLongerFitsAndChangesNothingOnError) {
   BufferOptions options = Options(6);
   Fixture fixture(options);

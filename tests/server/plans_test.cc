@@ -88,14 +88,17 @@ TEST_F(PlansTest, AskingAgainGivesTheSameBatchAlsoWhenItsItemsHaveLeft) {
   buffer->CheckInvariants();
 }
 
-TEST_F(PlansTest, TheLastFourStepsAreKeptAndOlderOnesRefused) {
+TEST_F(PlansTest, TheNewestFourStepsAreKeptAndOlderOnesRefused) {
   for (int64_t step = 1; step <= 5; ++step) Draw(Ask(step * 10, 0));
   EXPECT_EQ(
-      "plan_expired: consumer \"trainer\", step 10: the plans of its last 4 steps are kept, from step 20 on; another consumer "
+      "plan_expired: consumer \"trainer\", step 10: the plans of its newest 4 steps are kept, from step 20 on; another "
+      "consumer "
       "name draws anew",
       Draw(Ask(10, 0)));
-  EXPECT_THAT(Draw(Ask(5, 0)), HasSubstr("plan_expired"));
-  EXPECT_THAT(Draw(Ask(20, 0)), HasSubstr("(planned)"));
+  EXPECT_THAT(Draw(Ask(5, 0)), HasSubstr("plan_expired")) << "never drawn, but it could not be kept";
+  EXPECT_THAT(Draw(Ask(25, 0)), HasSubstr("(new)")) << "between two that are kept, instead of the oldest of them";
+  EXPECT_THAT(Draw(Ask(20, 0)), HasSubstr("plan_expired"));
+  EXPECT_THAT(Draw(Ask(30, 0)), HasSubstr("(planned)"));
   SampleRequest other = Ask(10, 0);
   other.consumer = "evaluation";
   EXPECT_THAT(Draw(other), HasSubstr("(new)"));

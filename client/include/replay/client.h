@@ -249,7 +249,7 @@ struct SampleOptions {
   std::string view{};                      // Draw from this view.
   std::vector<SamplePart> parts{};         // Instead of count and view: all of them or none, in this order.
   // With a consumer, a repeatable batch: all `world_size` ranks of (consumer, step) share one draw, each gets `count` slots of it,
-  // and the same ones when it asks again. The last 4 steps of a consumer are kept. Needs `step`.
+  // and the same ones when it asks again. The newest 4 steps of a consumer are kept. Needs `step`.
   std::string consumer{};
   uint32_t rank = 0;
   uint32_t world_size = 1;
