@@ -182,7 +182,9 @@ std::string CodeName(schema::ErrorCode code) {
                                            "bufferDropped",
                                            "unsupportedVersion",
                                            "protocolViolation",
-                                           "internal", "plan_expired", "key_reused"};
+                                           "internal",
+                                           "plan_expired",
+                                           "key_reused"};
   const auto index = static_cast<size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "code " + std::to_string(index);
 }
