@@ -15,7 +15,8 @@ namespace {
 constexpr milliseconds kBackOffFirst{50}, kBackOffMost{5'000};
 
 SamplerOptions Bounded(SamplerOptions options) {
-  options.prefetch = std::min(options.prefetch, 1024u);
+  // A rank that is far ahead lets the plans of the others expire.
+  options.prefetch = std::min(options.prefetch, options.consumer.empty() ? 1024u : 1u);
   if (!options.parts.empty()) {
     options.count = 0;
     for (const SamplePart& part : options.parts) options.count += part.count;
@@ -100,8 +101,7 @@ void SamplerCore::DropUnusable(int64_t step) {
   last_step_ = step;
   std::erase_if(ready_, [&](const Ready& ready) {
     if (IsWanted(ready.step)) return false;
-    given_back_ += ready.batch.draws.size();
-    ++progress_.dropped_stale;
+    GiveBack(ready.batch);
     return true;
   });
 }

@@ -119,7 +119,7 @@ Awaitable<void> SamplerCore::Ask(UnderWay request) {
     const std::lock_guard lock(mutex_);
     // Pacing takes back what is given back when it draws: an error says that it has not, a damaged reply that it has.
     if (error->code == ErrorCode::kCorrupted) {
-      given_back_ += options_.count;
+      if (options_.consumer.empty()) given_back_ += options_.count;
     } else if (answered) {
       given_back_ += sample.given_back;
     }
@@ -147,10 +147,15 @@ void SamplerCore::OnBatch(const UnderWay& request, Batch batch) {
   if (IsWanted(request.step)) {
     ready_.push_back({request.step, std::move(batch)});
   } else {
-    given_back_ += batch.draws.size();
-    ++progress_.dropped_stale;
+    GiveBack(batch);
   }
   changed_.notify_all();
+}
+
+// A plan is kept for whoever asks again: nothing of it goes back.
+void SamplerCore::GiveBack(const Batch& batch) {
+  if (options_.consumer.empty()) given_back_ += batch.draws.size();
+  ++progress_.dropped_stale;
 }
 
 void SamplerCore::OnError(const UnderWay& request, const Error& error) {

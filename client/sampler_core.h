@@ -65,6 +65,7 @@ class SamplerCore : public std::enable_shared_from_this<SamplerCore> {
   Awaitable<void> Pause();
   void SetPausing(bool pausing);
   void OnException(const char* what);
+  void GiveBack(const Batch& batch);
   void OnBatch(const UnderWay& request, Batch batch);
   void OnError(const UnderWay& request, const Error& error);
 

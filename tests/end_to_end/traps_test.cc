@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -146,6 +148,27 @@ TEST_F(Traps, ASamplerThatPrefetchesDoesNotMoveTheRatio) {
   // Those under way are the only draws that pacing counts and nobody used.
   EXPECT_EQ(kRounds, used);
   EXPECT_GE(Stats().pacing_balance, kRounds - used - 5 * 4);
+}
+
+TEST_F(Traps, RanksThatPrefetchAndLagStillShareOneDrawEachStep) {
+  Create({.capacity_items = 100, .selector = "uniform_distinct"});
+  InsertNumbered(0, 100);
+  constexpr int64_t kSteps = 12;
+  std::vector<std::set<uint64_t>> items(kSteps + 1);
+  std::vector<std::unique_ptr<Sampler>> samplers;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    samplers.push_back(
+        client_.NewSampler("b", {.count = 8, .consumer = "trainer", .rank = rank, .world_size = 2, .prefetch = 3}));
+  const auto next = [&](size_t rank, int64_t step) {
+    for (const Draw& draw : Value(samplers[rank]->Next(step, 10s)).draws) items[step].insert(draw.item);
+  };
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    next(0, step);
+    if (step > 2) next(1, step - 2);
+  }
+  for (int64_t step = 1; step <= kSteps - 2; ++step) EXPECT_EQ(16u, items[step].size()) << "step " << step;
+  // A step more where rank 0 has prefetched; each counted once.
+  EXPECT_LE(Stats().drawn, (kSteps + 1) * 16u);
 }
 
 TEST_F(Traps, AGroupWhoseLastMemberNeverComesIsNotStored) {

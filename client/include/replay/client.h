@@ -273,7 +273,7 @@ struct SamplerOptions {
   uint32_t count = 1;
   std::string view{};               // as in SampleOptions
   std::vector<SamplePart> parts{};  // likewise; then count is the sum of theirs
-  std::string consumer{};           // likewise, with rank and world_size; Next must be given the step
+  std::string consumer{};           // likewise, with rank and world_size; prefetch is then at most 1
   uint32_t rank = 0;
   uint32_t world_size = 1;
   uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
