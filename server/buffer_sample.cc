@@ -39,6 +39,10 @@ std::string Buffer::State::WhyKeyRefused(const SampleRequest& request) const {
     return "world_size is " + to_string(request.world_size) + ": with a consumer it must be 1 to " + to_string(kMaxWorldSize);
   if (request.rank >= request.world_size)
     return "rank is " + to_string(request.rank) + ": it must be below world_size, " + to_string(request.world_size);
+  uint64_t of_parts = 0;  // before they are multiplied
+  for (const SamplePart& part : request.parts) of_parts += part.count;
+  if (!request.parts.empty() && of_parts != request.count)
+    return "count is " + to_string(request.count) + ": the parts have " + to_string(of_parts);
   const uint64_t total = uint64_t{request.count} * request.world_size;
   const uint64_t most = options.max_draws_per_sample > 0 ? options.max_draws_per_sample : kMaxSampleCount;
   if (total > most)

@@ -861,7 +861,10 @@ class Simulation {
         std::find_if(plans.begin(), plans.end(), [&](const ModelPlan& each) { return each.step == *request.step; });
     std::vector<ModelPart> parts;
     std::string expected = "planned";
-    if (model_.options.max_draws_per_sample > 0 && all.count > model_.options.max_draws_per_sample)
+    uint32_t of_parts = 0;
+    for (const SamplePart& part : request.parts) of_parts += part.count;
+    if ((model_.options.max_draws_per_sample > 0 && all.count > model_.options.max_draws_per_sample) ||
+        (!request.parts.empty() && of_parts != request.count))
       expected = "invalid_argument";
     else if (plan != plans.end())
       expected = same(plan->asked, request) ? "planned" : "key_reused";

@@ -124,6 +124,9 @@ TEST_F(PlansTest, AKeyThatCannotBeIsRefusedWithTheFieldAndTheRule) {
   EXPECT_THAT(Draw(Ask(1, 0, 4096, 17)),
               HasSubstr("count is 17 for each of 4096 ranks: at most 65536 draws in all are allowed"));
   EXPECT_THAT(Draw(Ask(1, 0, 3, 7)), HasSubstr("draws different items and the buffer holds at most 20"));
+  SampleRequest wraps = Ask(1, 0, 2, 1);  // twice the part is 2 in 32 bits, as twice the count
+  wraps.parts = {{.count = (1u << 31) + 1}};
+  EXPECT_THAT(Draw(wraps), HasSubstr("count is 1: the parts have 2147483649"));
   EXPECT_EQ(0u, buffer->Stats().drawn);
 }
 
