@@ -10,6 +10,18 @@ namespace replay::server {
 
 using std::to_string;
 
+namespace {
+
+// "" or that the parts of a composed batch are not as many draws as it says.
+std::string WhyPartsDisagree(const SampleRequest& request) {
+  uint64_t sum = 0;
+  for (const SamplePart& part : request.parts) sum += part.count;
+  if (request.parts.empty() || sum == request.count) return "";
+  return "count is " + to_string(request.count) + ": the parts have " + to_string(sum);
+}
+
+}  // namespace
+
 void SampleResult::Clear() {
   draws.clear();
   frames.clear();
@@ -39,10 +51,7 @@ std::string Buffer::State::WhyKeyRefused(const SampleRequest& request) const {
     return "world_size is " + to_string(request.world_size) + ": with a consumer it must be 1 to " + to_string(kMaxWorldSize);
   if (request.rank >= request.world_size)
     return "rank is " + to_string(request.rank) + ": it must be below world_size, " + to_string(request.world_size);
-  uint64_t of_parts = 0;  // before they are multiplied
-  for (const SamplePart& part : request.parts) of_parts += part.count;
-  if (!request.parts.empty() && of_parts != request.count)
-    return "count is " + to_string(request.count) + ": the parts have " + to_string(of_parts);
+  if (std::string error = WhyPartsDisagree(request); !error.empty()) return error;  // before they are multiplied
   const uint64_t total = uint64_t{request.count} * request.world_size;
   const uint64_t most = options.max_draws_per_sample > 0 ? options.max_draws_per_sample : kMaxSampleCount;
   if (total > most)
@@ -112,7 +121,6 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
   if (!request.view.empty()) return "view is \"" + request.view + "\": with parts each of them names its own";
   if (request.parts.size() > kMaxSampleParts)
     return "parts has " + to_string(request.parts.size()) + " entries: at most " + to_string(kMaxSampleParts) + " are allowed";
-  uint64_t sum = 0;
   for (size_t i = 0; i < request.parts.size(); ++i) {
     const SamplePart& part = request.parts[i];
     const std::string at = "parts[" + to_string(i) + "].";
@@ -129,10 +137,8 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
       if (parts[j].view == parts[i].view)
         return at + "view is \"" + part.view + "\", as that of parts[" + to_string(j) +
                "]: selector epoch draws one part of a batch";
-    sum += part.count;
   }
-  if (sum != request.count) return "count is " + to_string(request.count) + ": the parts have " + to_string(sum);
-  return "";
+  return WhyPartsDisagree(request);
 }
 
 Buffer::State::Shortage Buffer::State::WhatIsShort(const SampleRequest& request) {
@@ -201,43 +207,42 @@ Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
 }
 
 Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* result) {
-  State& s = *this;
   result->Clear();
-  if (std::string refused = s.Plan(request); !refused.empty())
+  if (std::string refused = Plan(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
-  s.withheld = s.items.live() - s.whole.drawable.count;
-  const WaitReason reason = s.WhatIsShort(request).reason;
+  withheld = items.live() - whole.drawable.count;
+  const WaitReason reason = WhatIsShort(request).reason;
   if (reason != WaitReason::kNone) {
-    s.starving |= reason == WaitReason::kStaleness || reason == WaitReason::kFilter;
+    starving |= reason == WaitReason::kStaleness || reason == WaitReason::kFilter;
     return Verdict::Wait(reason);
   }
 
-  s.DrawParts();
-  result->payload_bytes = s.PlaceFrames();
+  DrawParts();
+  result->payload_bytes = PlaceFrames();
   if (result->payload_bytes > kMaxReplyPayloadBytes) {
-    std::string message = "the " + to_string(s.batch_slots.size()) + " frames drawn have " + to_string(result->payload_bytes) +
+    std::string message = "the " + to_string(batch_slots.size()) + " frames drawn have " + to_string(result->payload_bytes) +
                           " bytes, a reply carries at most " + to_string(kMaxReplyPayloadBytes) + ": draw fewer at once";
     result->Clear();
     return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
   }
-  result->step = request.step ? *request.step : s.cohorts.NewestStep();
-  result->withheld = s.withheld;
-  s.withheld_total += s.withheld;
-  s.RecordDraws(request, result);
-  for (size_t i = 0; i < s.parts.size(); ++i) {
+  result->step = request.step ? *request.step : cohorts.NewestStep();
+  result->withheld = withheld;
+  withheld_total += withheld;
+  RecordDraws(request, result);
+  for (size_t i = 0; i < parts.size(); ++i) {
     const bool composed = !request.parts.empty();
-    if (composed) result->part_counts.push_back(s.parts[i].count);
-    if (s.parts[i].count > 0) s.parts[i].part_selector->Commit(s.parts.size() == 1 ? s.picks : s.part_picks[i]);
+    if (composed) result->part_counts.push_back(parts[i].count);
+    if (parts[i].count > 0) parts[i].part_selector->Commit(parts.size() == 1 ? picks : part_picks[i]);
   }
-  s.selector->OnDrawn(s.batch_slots);
-  for (const auto& view : s.views) view->OnDrawn(s.batch_slots);
-  s.starving = false;
-  s.pacing.OnDraw(request.count, request.given_back);
-  ++s.samples;
-  s.consumer_step = result->step;
-  if (s.options.max_draws > 0) {
-    s.RemoveDrawnOut(s.batch_slots);
-    s.Retain();
+  selector->OnDrawn(batch_slots);
+  for (const auto& view : views) view->OnDrawn(batch_slots);
+  starving = false;
+  pacing.OnDraw(request.count, request.given_back);
+  ++samples;
+  consumer_step = result->step;
+  if (options.max_draws > 0) {
+    RemoveDrawnOut(batch_slots);
+    Retain();
   }
   return Verdict::Done();
 }

@@ -14,15 +14,18 @@
 namespace replay::server {
 namespace {
 
+SelectorKind SelectorOf(JsonConfig& json, SelectorKind fallback) {
+  if (!json.Has("selector")) return fallback;
+  const auto selector = ParseSelector(json.Text("selector", ""));
+  if (!selector) json.Fail("selector", "must be one of " + JoinNames(kSelectorNames, ", "));
+  return *selector;
+}
+
 ViewOptions ParseView(JsonConfig& json) {
   ViewOptions view;
   view.name = json.Text("name", "");
   view.filter = json.Text("filter", "");
-  if (json.Has("selector")) {
-    const auto selector = ParseSelector(json.Text("selector", ""));
-    if (!selector) json.Fail("selector", "must be one of " + JoinNames(kSelectorNames, ", "));
-    view.selector = *selector;
-  }
+  view.selector = SelectorOf(json, view.selector);
   view.priority_exponent = json.Number("priority_exponent", 1, 0, 10);
   view.staleness_decay = json.Number("staleness_decay", 0, 0, 1e15);
   json.RefuseUnknown();
@@ -44,11 +47,7 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
     if (!retention) json.Fail("retention", "must be \"fifo\", \"positive_bias\" or \"best\"");
     options.retention = *retention;
   }
-  if (json.Has("selector")) {
-    const auto selector = ParseSelector(json.Text("selector", ""));
-    if (!selector) json.Fail("selector", "must be one of " + JoinNames(kSelectorNames, ", "));
-    options.selector = *selector;
-  }
+  options.selector = SelectorOf(json, options.selector);
   if (json.Has("delta")) {
     if (std::string error = ParseDecimal(json.Decimal("delta", "0"), &options.delta); !error.empty()) json.Fail("delta", error);
   }

@@ -27,16 +27,16 @@ Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
   const int64_t step = *request.step;
   const auto found =
       std::find_if(consumer->plans.begin(), consumer->plans.end(), [&](const Plan& each) { return each.step == step; });
-  const std::string key = "consumer \"" + request.consumer + "\", step " + to_string(step);
+  const auto key = [&] { return "consumer \"" + request.consumer + "\", step " + to_string(step); };
   if (found == consumer->plans.end()) {
     if (consumer->plans.size() == kKeptPlans && step < consumer->plans.front().step)
       return Verdict::Failed(ErrorCode::kPlanExpired,
-                             key + ": the plans of its newest " + to_string(kKeptPlans) + " steps are kept, from step " +
+                             key() + ": the plans of its newest " + to_string(kKeptPlans) + " steps are kept, from step " +
                                  to_string(consumer->plans.front().step) + " on; another consumer name draws anew");
     return Verdict::Done();
   }
   if (!IsSameBatch(found->arguments, request))
-    return Verdict::Failed(ErrorCode::kKeyReused, key + ": it was drawn with other arguments, count " +
+    return Verdict::Failed(ErrorCode::kKeyReused, key() + ": it was drawn with other arguments, count " +
                                                       to_string(found->arguments.count) + " for each of " +
                                                       to_string(found->arguments.world_size) + " ranks");
   *plan = &*found;
