@@ -4,6 +4,7 @@
 # Fields are only ever added at the end.
 
 using Cxx = import "/capnp/c++.capnp";
+using Tag = import "trajectory.capnp".Tag;
 $Cxx.namespace("replay::schema");
 
 enum ErrorCode {
@@ -23,6 +24,7 @@ enum ErrorCode {
   internal @13;
   planExpired @14;        # The key's batch is no longer kept.
   keyReused @15;          # The key's batch was drawn with other arguments.
+  closed @16;             # Nothing more is inserted into the buffer, and what it has cannot meet the request.
 }
 
 enum WaitReason {
@@ -62,6 +64,18 @@ enum SelectorKind {
   recency @7;           # With replacement, by staleness.
 }
 
+enum Unit {
+  # What is retained and drawn as one.
+  trajectory @0;
+  group @1;             # A trajectory without a group is one of its own.
+}
+
+enum ZeroSpread {
+  # What becomes of a group whose members all have one reward.
+  keep @0;
+  refuse @1;            # It is not stored; its insert succeeds.
+}
+
 struct View {
   # The items for which a filter holds, with a selector of their own.
   name @0 :Text;
@@ -98,6 +112,12 @@ struct BufferOptions {
   evictStaleness @22 :Int64;        # With hasEvictStaleness: evicted once staler than this by the newest published step.
   hasEvictStaleness @23 :Bool;
   views @24 :List(View);
+  unit @25 :Unit;                   # Of capacityItems, minSize and the count of a Sample. Cannot be altered.
+  closed @26 :Bool;                 # Inserts are refused, and a Sample that would wait for one is told.
+  leaseMs @27 :UInt64;              # What is drawn is held until it is acknowledged, so long at most; 0: not held.
+  zeroSpread @28 :ZeroSpread;
+  parts @29 :UInt32;                # Above 1: every rank draws from a part of its own.
+  promptHistory @30 :UInt32;        # Prompts whose outcomes are remembered; 0: none.
 }
 
 struct Hello {
@@ -129,6 +149,12 @@ struct DropBuffer {
   name @0 :Text;
 }
 
+struct ColumnSize {
+  # A column frame of the payload. They follow the core frames, back to back.
+  frame @0 :UInt32;                 # Of Insert and replies: index of its core frame; of Update: index of its update.
+  bytes @1 :UInt32;
+}
+
 struct Insert {
   buffer @0 :Text;
   writerHigh @1 :UInt64;            # 128-bit random id of the writer; 0,0: no receipts are kept.
@@ -136,6 +162,8 @@ struct Insert {
   sequence @3 :UInt64;              # 1, 2, 3 … for each (writer, buffer).
   acknowledgedThrough @4 :UInt64;   # The writer has every receipt up to here; the server may forget them.
   frameBytes @5 :List(UInt32);      # Sizes of the core frames that follow as payload, back to back.
+  partial @6 :Bool;                 # All are members of reserved groups, which need not be complete.
+  columns @7 :List(ColumnSize);
 }
 
 struct InsertReply {
@@ -144,6 +172,8 @@ struct InsertReply {
   duplicate @2 :Bool;               # The receipt of an earlier identical request.
   level @3 :AcknowledgementLevel;   # What the insert survives, as reached.
   live @4 :UInt64;
+  refused @5 :UInt32;               # Not stored and not in count: of groups without reward spread, where the buffer refuses those.
+  pending @6 :Bool;                 # With partial: a group is not complete yet. firstItem is 0 then.
 }
 
 struct SamplePart {
@@ -152,6 +182,7 @@ struct SamplePart {
   maxStaleness @2 :Int64;           # With hasMaxStaleness: beside that of the Sample and the buffer, the smallest counts.
   hasMaxStaleness @3 :Bool;
   orNext @4 :Bool;                  # What is lacking is drawn by the next part, instead of waiting for it.
+  buffer @5 :Text;                  # Empty: that of the Sample.
 }
 
 struct Sample {
@@ -169,6 +200,7 @@ struct Sample {
   consumer @9 :Text;
   rank @10 :UInt32;
   worldSize @11 :UInt32;
+  columns @12 :List(Text);          # Names of the column frames to send along, where an item has them.
 }
 
 struct Draw {
@@ -181,6 +213,8 @@ struct Draw {
   item @5 :UInt64;                  # Insertion number.
   reward @6 :Float32;               # As updated last; the frame keeps what was inserted.
   revision @7 :UInt32;              # How often the item was updated.
+  advantage @8 :Float32;            # With hasAdvantage: as updated last, in place of that in the frame.
+  hasAdvantage @9 :Bool;
 }
 
 struct SampleReply {
@@ -190,6 +224,9 @@ struct SampleReply {
   withheld @3 :UInt64;              # Live items that could not be drawn: newer than step, too stale, or of an older epoch.
   partCounts @4 :List(UInt32);      # Of a composed batch: the draws of each part, one part behind the other.
   planned @5 :Bool;                 # Drawn before, for this key: counted then.
+  unitSizes @6 :List(UInt32);       # Where groups are drawn: the draws of each, one group behind the other.
+  lease @7 :UInt64;                 # Of a buffer with leases: what Acknowledge names. 0: not held.
+  columns @8 :List(ColumnSize);
 }
 
 struct Get {
@@ -197,6 +234,11 @@ struct Get {
   ids @1 :List(Text);
   afterItem @2 :UInt64;             # Without ids: the items with a higher insertion number, oldest first …
   limit @3 :UInt32;                 # … at most this many. This is how a buffer is exported.
+  columns @4 :List(Text);           # As in Sample.
+}
+
+struct LateTags {
+  tags @0 :List(Tag);
 }
 
 struct GetReply {
@@ -205,6 +247,11 @@ struct GetReply {
   drawCounts @2 :List(UInt32);
   frameBytes @3 :List(UInt32);
   more @4 :Bool;                    # Without ids: newer items exist.
+  columns @5 :List(ColumnSize);
+  # What Update wrote, for each frame.
+  rewards @6 :List(Float32);
+  revisions @7 :List(UInt32);
+  lateTags @8 :List(LateTags);      # Empty if no item of the reply has any.
 }
 
 struct Delete {
@@ -227,17 +274,101 @@ struct ItemUpdate {
   hasCorrect @6 :Bool;
   revision @7 :UInt32;              # With hasRevision: only if the item has this one.
   hasRevision @8 :Bool;
+  advantage @9 :Float32;            # With hasAdvantage. One for each token is a column.
+  hasAdvantage @10 :Bool;
+  tags @11 :List(Tag);              # Each in place of the one of its name.
 }
 
 struct Update {
   buffer @0 :Text;
   updates @1 :List(ItemUpdate);     # Each by itself, in this order.
+  columns @2 :List(ColumnSize);     # Each in place of the one of its name.
 }
 
 struct UpdateReply {
   # One for each update.
   outcomes @0 :List(UInt8);         # 0: done; 1: no such item is live; 2: it has another revision.
   revisions @1 :List(UInt32);       # Of the item, now.
+}
+
+enum MissingMembers {
+  # What becomes of a reserved group that is not complete when its lease or its deadline ends.
+  drop @0;              # Its members are removed.
+  release @1;           # It becomes a group of those that are there.
+  wait @2;              # It goes on waiting.
+}
+
+struct ReserveGroup {
+  # Announces a group whose members arrive by several Inserts (partial). They become visible together, when the group is complete.
+  enum Action {
+    reserve @0;         # Or, by whoever asks again with the same arguments: renew the lease.
+    commit @1;          # The group is complete with the members that are there.
+    drop @2;
+  }
+  buffer @0 :Text;
+  groupId @1 :Text;
+  action @2 :Action;
+  # Of reserve:
+  size @3 :UInt32;
+  leaseMs @4 :UInt32;               # Renewed by each member and by asking again.
+  deadlineMs @5 :UInt32;            # From the first request; never renewed.
+  missing @6 :MissingMembers;
+  batch @7 :UInt32;                 # Above 0: waits for admission first, see Admit.
+}
+
+struct ReserveGroupReply {
+  present @0 :UInt32;               # Members that are there.
+  size @1 :UInt32;
+  firstItem @2 :UInt64;             # Of commit: insertion number of the first member.
+}
+
+struct Admit {
+  # How many trajectories may be generated now so that, at `batch` a gradient step, none is too stale when its turn comes:
+  # (maxStaleness + 1) * batch - live - reserved. Waits until there are `count`.
+  buffer @0 :Text;
+  count @1 :UInt32;                 # 0: only asks.
+  batch @2 :UInt32;
+  maxStaleness @3 :Int64;           # With hasMaxStaleness: instead of the buffer's.
+  hasMaxStaleness @4 :Bool;
+}
+
+struct AdmitReply {
+  credits @0 :Int64;                # Negative: there are too many already.
+  live @1 :UInt64;
+  reserved @2 :UInt64;              # Members of reserved groups, present or still to come.
+}
+
+struct Acknowledge {
+  # Ends the lease of what was drawn: it was used, and leaves once it has had maxDraws.
+  buffer @0 :Text;
+  lease @1 :UInt64;
+  items @2 :List(UInt64);           # Insertion numbers; empty: all of the lease.
+  giveBack @3 :Bool;                # It was not used: as if it had not been drawn.
+}
+
+struct AcknowledgeReply {
+  count @0 :UInt32;                 # Trajectories whose lease ended by this.
+}
+
+struct History {
+  # What became of the rollouts of each prompt. A prompt is a source and a datasetIndex of 0 or more.
+  buffer @0 :Text;
+  source @1 :Text;
+  afterIndex @2 :Int64 = -1;        # Prompts of this source with a higher datasetIndex, in order …
+  limit @3 :UInt32;                 # … at most this many.
+}
+
+struct PromptOutcomes {
+  datasetIndex @0 :Int64;
+  rollouts @1 :UInt64;
+  scored @2 :UInt64;                # Of rollouts: correctness known.
+  correct @3 :UInt64;
+  rewardSum @4 :Float64;            # As inserted.
+}
+
+struct HistoryReply {
+  prompts @0 :List(PromptOutcomes);
+  more @1 :Bool;
 }
 
 struct PolicyVersion {
@@ -284,6 +415,15 @@ struct Histogram {
   sum @2 :Float64;
 }
 
+struct Breakdown {
+  # The trajectories of one source, one bucket of lengths, or one number of draws.
+  name @0 :Text;
+  live @1 :UInt64;
+  inserted @2 :UInt64;
+  withheld @3 :UInt64;              # Of live: not to be drawn by the last Sample.
+  removed @4 :List(NamedCount);     # By reason.
+}
+
 struct BufferStats {
   name @0 :Text;
   options @1 :BufferOptions;
@@ -323,6 +463,20 @@ struct BufferStats {
   producers @35 :UInt32;            # Connections that have inserted.
   consumers @36 :UInt32;
   views @37 :List(NamedCount);      # Live items of each view.
+  groups @38 :UInt64;               # Live groups, where they are the unit.
+  reservedGroups @39 :UInt64;
+  pending @40 :UInt64;              # Members of reserved groups that are there; not in items.
+  held @41 :UInt64;                 # Of items: under a lease.
+  leases @42 :UInt64;
+  expiredLeases @43 :UInt64;
+  zeroSpread @44 :UInt64;           # Of items: of a group without reward spread.
+  zeroSpreadRefused @45 :UInt64;
+  sources @46 :List(Breakdown);
+  lengths @47 :List(Breakdown);
+  draws @48 :List(Breakdown);
+  columnBytes @49 :UInt64;
+  columns @50 :List(NamedCount);    # Column frames by name.
+  prompts @51 :UInt64;
 }
 
 struct ServerStats {
@@ -388,6 +542,10 @@ struct Request {
     versions @15 :Versions;
     ping @16 :Void;
     update @17 :Update;
+    reserveGroup @18 :ReserveGroup;
+    admit @19 :Admit;
+    acknowledge @20 :Acknowledge;
+    history @21 :History;
   }
 }
 
@@ -408,5 +566,9 @@ struct Reply {
     waiters @12 :WaitersReply;
     versions @13 :VersionsReply;
     update @14 :UpdateReply;
+    reserveGroup @15 :ReserveGroupReply;
+    admit @16 :AdmitReply;
+    acknowledge @17 :AcknowledgeReply;
+    history @18 :HistoryReply;
   }
 }
