@@ -11,7 +11,7 @@
 namespace replay {
 namespace {
 
-static_assert(static_cast<int>(ErrorCode::kKeyReused) == static_cast<int>(schema::ErrorCode::KEY_REUSED));
+static_assert(static_cast<int>(ErrorCode::kClosed) == static_cast<int>(schema::ErrorCode::CLOSED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 
 Result<uint32_t> IdWords(std::span<const std::string> ids) {

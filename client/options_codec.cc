@@ -26,6 +26,8 @@ struct ParsedKinds {
   std::optional<uint16_t> retention;
   std::optional<uint16_t> selector;
   std::vector<uint16_t> of_views;
+  std::optional<uint16_t> unit;
+  std::optional<uint16_t> zero_spread;
 };
 
 Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
@@ -52,6 +54,18 @@ Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
     const Result<uint16_t> selector = ParseEnum("selector", *options.selector, kSelectorNames);
     if (!selector) return selector.error();
     kinds.selector = *selector;
+  }
+  if (options.lease && options.lease->count() < 0)
+    return Refuse("lease is " + std::to_string(options.lease->count()) + " ms: it must not be negative");
+  if (options.unit) {
+    const Result<uint16_t> unit = ParseEnum("unit", *options.unit, kUnitNames);
+    if (!unit) return unit.error();
+    kinds.unit = *unit;
+  }
+  if (options.zero_spread) {
+    const Result<uint16_t> zero_spread = ParseEnum("zero_spread", *options.zero_spread, kZeroSpreadNames);
+    if (!zero_spread) return zero_spread.error();
+    kinds.zero_spread = *zero_spread;
   }
   if (options.views && options.views->size() > kMaxViews)
     return Refuse("views has " + std::to_string(options.views->size()) + " entries: at most " + std::to_string(kMaxViews) +
@@ -118,6 +132,12 @@ std::vector<std::string_view> Overlay(const BufferOptions& from, const ParsedKin
       views[i].setStalenessDecay(view.staleness_decay);
     }
   }
+  if (given(kinds.unit, "unit")) to.setUnit(static_cast<schema::Unit>(*kinds.unit));
+  if (given(from.closed, "closed")) to.setClosed(*from.closed);
+  if (given(from.lease, "lease")) to.setLeaseMs(static_cast<uint64_t>(from.lease->count()));
+  if (given(kinds.zero_spread, "zero_spread")) to.setZeroSpread(static_cast<schema::ZeroSpread>(*kinds.zero_spread));
+  if (given(from.parts, "parts")) to.setParts(*from.parts);
+  if (given(from.prompt_history, "prompt_history")) to.setPromptHistory(*from.prompt_history);
   if (given(from.seed, "seed")) {
     to.setSeed(*from.seed);
     to.setHasSeed(true);
@@ -160,7 +180,8 @@ Result<Frame> EncodeCreateBuffer(const RequestHead& head, std::string_view name,
 Result<Frame> EncodeAlterBuffer(const RequestHead& head, std::string_view name, const BufferOptions& options) {
   const Result<ParsedKinds> kinds = ParseKinds(options);
   if (!kinds) return kinds.error();
-  constexpr uint32_t kNamesWords = 24 * (1 + 3) + 1;  // 24 options; the longest name, max_draws_per_sample, takes 3 words
+  constexpr uint32_t kNamesWords =
+      32 * (1 + 3) + 1;  // at most 32 options; the longest name, max_draws_per_sample, takes 3 words
   bool empty = false;
   Frame frame =
       BuildRequest(head, TextWords(name) + OptionTextWords(options) + kNamesWords, [&](schema::Request::Builder request) {

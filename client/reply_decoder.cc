@@ -38,7 +38,7 @@ Error Violation(std::string what) { return {ErrorCode::kProtocolViolation, std::
 
 Error ErrorOf(schema::Reply::Reader reply) {
   const auto code = reply.getCode();
-  if (code > schema::ErrorCode::KEY_REUSED)
+  if (code > schema::ErrorCode::CLOSED)
     return {ErrorCode::kInternal,
             "error " + std::to_string(static_cast<int>(code)) + " of a newer server: " + String(reply.getMessage())};
   return {static_cast<ErrorCode>(code), String(reply.getMessage()), ReasonOf(reply.getWaitReason())};
@@ -119,6 +119,12 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   options.pace_draws = from.getPaceDraws();
   options.pace_inserts = from.getPaceInserts();
   if (from.getHasSeed()) options.seed = from.getSeed();
+  options.unit = Name(kUnitNames, from.getUnit());
+  options.closed = from.getClosed();
+  options.lease = milliseconds(from.getLeaseMs());
+  options.zero_spread = Name(kZeroSpreadNames, from.getZeroSpread());
+  options.parts = std::max(1u, from.getParts());
+  options.prompt_history = from.getPromptHistory();
   for (const auto& view : from.getViews()) {
     if (!options.views) options.views.emplace();
     options.views->push_back({.name = String(view.getName()),

@@ -11,7 +11,7 @@
 namespace replay {
 
 // The largest request without its texts and lists: root pointer, Request 3, Create or AlterBuffer 3, BufferOptions 20.
-inline constexpr uint32_t kFixedWords = 40;
+inline constexpr uint32_t kFixedWords = 48;
 
 inline uint32_t TextWords(std::string_view text) { return static_cast<uint32_t>(text.size() / 8 + 2); }
 inline capnp::Text::Reader AsText(const std::string& text) { return {text.c_str(), text.size()}; }

@@ -55,10 +55,12 @@ class FlatStruct {
     data_ = message.Claim(message.Target(pointer), uint64_t{has_data} + has_pointers);
     if (data_ != nullptr) pointers_ = data_ + has_data;
     data_words_ = has_data;
+    pointer_count_ = has_pointers;
   }
 
   bool ok() const { return data_ != nullptr; }
   uint32_t data_words() const { return data_words_; }  // as many as the writer knew fields for
+  uint32_t pointer_count() const { return pointer_count_; }
   // A field of the data section whose default is 0.
   template <typename T>
   T Get(uint32_t byte) const {
@@ -123,6 +125,7 @@ class FlatStruct {
   const uint64_t* data_ = nullptr;
   const uint64_t* pointers_ = nullptr;
   uint32_t data_words_ = 0;
+  uint32_t pointer_count_ = 0;
 };
 
 }  // namespace replay

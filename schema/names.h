@@ -15,10 +15,10 @@ inline std::string JoinNames(std::span<const std::string_view> names, std::strin
   return joined;
 }
 
-inline constexpr auto kErrorCodeNames =
-    std::to_array<std::string_view>({"ok", "invalid_argument", "not_found", "already_exists", "timed_out", "resource_exhausted",
-                                     "failed_precondition", "writer_expired", "corrupted", "unavailable", "buffer_dropped",
-                                     "unsupported_version", "protocol_violation", "internal", "plan_expired", "key_reused"});
+inline constexpr auto kErrorCodeNames = std::to_array<std::string_view>(
+    {"ok", "invalid_argument", "not_found", "already_exists", "timed_out", "resource_exhausted", "failed_precondition",
+     "writer_expired", "corrupted", "unavailable", "buffer_dropped", "unsupported_version", "protocol_violation", "internal",
+     "plan_expired", "key_reused", "closed"});
 
 inline constexpr auto kWaitReasonNames =
     std::to_array<std::string_view>({"none", "min_size", "pacing", "staleness", "filter", "group_incomplete", "memory",
@@ -28,5 +28,9 @@ inline constexpr auto kRetentionNames = std::to_array<std::string_view>({"fifo",
 
 inline constexpr auto kSelectorNames = std::to_array<std::string_view>(
     {"uniform", "uniform_distinct", "lifo", "fifo", "epoch", "unused_first", "prioritized", "recency"});
+
+inline constexpr auto kUnitNames = std::to_array<std::string_view>({"trajectory", "group"});
+
+inline constexpr auto kZeroSpreadNames = std::to_array<std::string_view>({"keep", "refuse"});
 
 }  // namespace replay

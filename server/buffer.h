@@ -115,6 +115,34 @@ struct ItemUpdate {
 };
 enum class UpdateOutcome : uint8_t { kDone, kNotThere, kOtherRevision };
 
+// What becomes of a reserved group that is not complete when its lease or its deadline ends.
+enum class MissingMembers : uint8_t { kDrop, kRelease, kWait };
+// Announces a group whose members arrive by several Inserts; see server/reservations.h.
+struct ReserveRequest {
+  enum class Action : uint8_t { kReserve, kCommit, kDrop };
+  std::string group_id;
+  Action action = Action::kReserve;
+  uint32_t size = 0;
+  uint32_t lease_ms = 0;
+  uint32_t deadline_ms = 0;
+  MissingMembers missing = MissingMembers::kDrop;
+  uint32_t batch = 0;  // above 0: waits for admission first
+};
+
+// How many trajectories may be generated now: (max_staleness + 1) * batch - live - reserved.
+struct AdmitRequest {
+  uint32_t count = 0;  // waits until there are so many
+  uint32_t batch = 0;
+  std::optional<int64_t> max_staleness = {};  // instead of the buffer's
+};
+
+// Ends the lease of what was drawn.
+struct AcknowledgeRequest {
+  uint64_t lease = 0;
+  std::vector<uint64_t> items = {};  // insertion numbers; empty: all of the lease
+  bool give_back = false;            // it was not used: as if it had not been drawn
+};
+
 struct StoredItem {
   Frame frame;
   uint64_t item = 0;

@@ -53,6 +53,12 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(pace_draws),
     REPLAY_OPTION(pace_inserts),
     REPLAY_OPTION(seed),
+    REPLAY_OPTION(unit),
+    REPLAY_OPTION(closed),
+    Option{"lease", [](const BufferOptions& source, BufferOptions* target) { target->lease_ms = source.lease_ms; }},
+    REPLAY_OPTION(zero_spread),
+    REPLAY_OPTION(parts),
+    REPLAY_OPTION(prompt_history),
 };
 #undef REPLAY_OPTION
 
@@ -80,6 +86,21 @@ std::string CheckViews(const std::vector<ViewOptions>& views) {
     if (std::string error = CheckSelector(view.selector, view.priority_exponent, view.staleness_decay); !error.empty())
       return at + "." + error;
   }
+  return "";
+}
+
+// A lease is of different items: one that is held is not drawn again.
+std::string CheckLease(const BufferOptions& options) {
+  if (options.lease_ms == 0) return "";
+  if (options.lease_ms < 100 || options.lease_ms > kMaxLeaseMs)
+    return "lease is " + to_string(options.lease_ms) + " ms: it must be 0 (none) or 100 to " + to_string(kMaxLeaseMs);
+  if (!IsDistinct(options.selector))
+    return "lease: selector " + std::string(ToString(options.selector)) +
+           " may draw an item twice in a batch; with leases it must be uniform_distinct, lifo or fifo";
+  for (size_t i = 0; i < options.views.size(); ++i)
+    if (!IsDistinct(options.views[i].selector))
+      return "lease: views[" + to_string(i) + "].selector " + std::string(ToString(options.views[i].selector)) +
+             " may draw an item twice in a batch; with leases it must be uniform_distinct, lifo or fifo";
   return "";
 }
 
@@ -129,6 +150,9 @@ std::string NumberText(double value) {
 std::string_view ToString(RetentionKind kind) { return kRetentionNames[static_cast<size_t>(kind)]; }
 std::string_view ToString(SelectorKind kind) { return kSelectorNames[static_cast<size_t>(kind)]; }
 
+std::string_view ToString(Unit unit) { return kUnitNames[static_cast<size_t>(unit)]; }
+std::string_view ToString(ZeroSpread what) { return kZeroSpreadNames[static_cast<size_t>(what)]; }
+
 bool IsDistinct(SelectorKind kind) {
   return kind == SelectorKind::kUniformDistinct || kind == SelectorKind::kLifo || kind == SelectorKind::kFifo;
 }
@@ -142,6 +166,18 @@ std::optional<RetentionKind> ParseRetention(std::string_view text) {
 std::optional<SelectorKind> ParseSelector(std::string_view text) {
   for (size_t i = 0; i < kSelectorNames.size(); ++i)
     if (kSelectorNames[i] == text) return static_cast<SelectorKind>(i);
+  return std::nullopt;
+}
+
+std::optional<Unit> ParseUnit(std::string_view text) {
+  for (size_t i = 0; i < kUnitNames.size(); ++i)
+    if (kUnitNames[i] == text) return static_cast<Unit>(i);
+  return std::nullopt;
+}
+
+std::optional<ZeroSpread> ParseZeroSpread(std::string_view text) {
+  for (size_t i = 0; i < kZeroSpreadNames.size(); ++i)
+    if (kZeroSpreadNames[i] == text) return static_cast<ZeroSpread>(i);
   return std::nullopt;
 }
 
@@ -225,6 +261,12 @@ std::string CheckOptions(BufferOptions* options) {
     return "min_size is " + to_string(options->min_size) + ": it must not exceed the " + to_string(options->fresh_capacity()) +
            " fresh items of capacity_items " + to_string(options->capacity_items) +
            (options->positive_capacity() ? " with delta " + options->delta.ToString() : "");
+  if (std::string error = CheckLease(*options); !error.empty()) return error;
+  if (options->parts == 0 || options->parts > kMaxWorldSize || options->parts > options->capacity_items)
+    return "parts is " + to_string(options->parts) + ": it must be 1 to " + to_string(kMaxWorldSize) +
+           " and at most capacity_items, " + to_string(options->capacity_items);
+  if (options->prompt_history > kMaxPrompts)
+    return "prompt_history is " + to_string(options->prompt_history) + ": at most " + to_string(kMaxPrompts) + " are allowed";
   return CheckPacing(options);
 }
 

@@ -41,6 +41,15 @@ struct Decimal {
 // "" or the error. Accepts 0, 0.25, .5, 2.5e-1; up to 18 digits.
 std::string ParseDecimal(std::string_view text, Decimal* decimal);
 
+// What is retained and drawn as one. A trajectory without a group is a group of its own.
+enum class Unit : uint8_t { kTrajectory, kGroup };
+// What becomes of a group whose members all have one reward.
+enum class ZeroSpread : uint8_t { kKeep, kRefuse };
+std::string_view ToString(Unit unit);        // "trajectory"
+std::string_view ToString(ZeroSpread what);  // "keep"
+std::optional<Unit> ParseUnit(std::string_view text);
+std::optional<ZeroSpread> ParseZeroSpread(std::string_view text);
+
 // See server/view.h and filter.h.
 struct ViewOptions {
   std::string name;  // 1 to 64 of [A-Za-z0-9_.-]
@@ -52,6 +61,7 @@ struct ViewOptions {
 };
 
 struct BufferOptions {
+  Unit unit = Unit::kTrajectory;  // of capacity_items, min_size and the count of a Sample; cannot be altered
   uint64_t capacity_items = 1'000'000;
   uint64_t capacity_bytes = 0;  // 0: chosen at creation from what is unassigned of the memory limit
   RetentionKind retention = RetentionKind::kFifo;
@@ -66,6 +76,11 @@ struct BufferOptions {
   std::optional<int64_t> evict_staleness;
   std::optional<double> correct_threshold;
   std::vector<ViewOptions> views;
+  bool closed = false;    // Inserts are refused, and a Sample that would wait for one is told.
+  uint64_t lease_ms = 0;  // What is drawn is held until it is acknowledged, so long at most; 0: not held. See server/leases.h
+  ZeroSpread zero_spread = ZeroSpread::kKeep;
+  uint32_t parts = 1;           // Above 1: each rank draws from a part of its own.
+  uint32_t prompt_history = 0;  // Prompts whose outcomes are remembered, see server/prompts.h; 0: none
 
   double replay_ratio = 0;        // 0: no pacing
   double tolerance = 0;           // 0 with pacing: chosen as the least allowed, (max_draws_per_sample + max_insert * y) / 2

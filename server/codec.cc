@@ -11,12 +11,12 @@ namespace replay::server {
 namespace {
 
 // The enums of the server are those of the protocol by number.
-static_assert(static_cast<int>(ErrorCode::kKeyReused) == static_cast<int>(schema::ErrorCode::KEY_REUSED));
+static_assert(static_cast<int>(ErrorCode::kClosed) == static_cast<int>(schema::ErrorCode::CLOSED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 static_assert(static_cast<int>(RetentionKind::kBest) == static_cast<int>(schema::RetentionKind::BEST));
 static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schema::SelectorKind::RECENCY));
 static_assert(static_cast<int>(AcknowledgementLevel::kDisk) == static_cast<int>(schema::AcknowledgementLevel::DISK));
-static_assert(static_cast<int>(Verb::kUpdate) == static_cast<int>(schema::Request::UPDATE));
+static_assert(static_cast<int>(Verb::kHistory) == static_cast<int>(schema::Request::HISTORY));
 
 struct Nonsense {
   std::string message;
@@ -140,6 +140,14 @@ BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   options.pace_inserts = reader.getPaceInserts();
   if (reader.getHasSeed()) options.seed = reader.getSeed();
   if (reader.hasViews()) options.views = DecodeViews(reader.getViews());
+  if (reader.getUnit() > schema::Unit::GROUP) Refuse("unit is not a known value");
+  if (reader.getZeroSpread() > schema::ZeroSpread::REFUSE) Refuse("zero_spread is not a known value");
+  options.unit = static_cast<Unit>(reader.getUnit());
+  options.closed = reader.getClosed();
+  options.lease_ms = reader.getLeaseMs();
+  options.zero_spread = static_cast<ZeroSpread>(reader.getZeroSpread());
+  options.parts = std::max(1u, reader.getParts());
+  options.prompt_history = reader.getPromptHistory();
   return options;
 }
 
@@ -167,6 +175,38 @@ void DecodeInsert(schema::Insert::Reader insert, Request* request) {
   const auto sizes = insert.getFrameBytes();
   request->frame_bytes.resize(sizes.size());
   for (uint32_t i = 0; i < sizes.size(); ++i) request->frame_bytes[i] = sizes[i];
+  request->partial = insert.getPartial();
+}
+
+void DecodeReserve(schema::ReserveGroup::Reader from, Request* request) {
+  Assign(&request->buffer, from.getBuffer(), "buffer", kMaxBufferNameBytes);
+  ReserveRequest& to = request->reserve;
+  Assign(&to.group_id, from.getGroupId(), "group_id", kMaxIdBytes);
+  if (to.group_id.empty()) Refuse("group_id is empty");
+  if (from.getAction() > schema::ReserveGroup::Action::DROP) Refuse("action is not a known value");
+  if (from.getMissing() > schema::MissingMembers::WAIT) Refuse("missing is not a known value");
+  to.action = static_cast<ReserveRequest::Action>(from.getAction());
+  to.missing = static_cast<MissingMembers>(from.getMissing());
+  to.size = from.getSize();
+  to.lease_ms = from.getLeaseMs();
+  to.deadline_ms = from.getDeadlineMs();
+  to.batch = from.getBatch();
+}
+
+void DecodeAdmit(schema::Admit::Reader from, Request* request) {
+  Assign(&request->buffer, from.getBuffer(), "buffer", kMaxBufferNameBytes);
+  request->admit = {.count = from.getCount(), .batch = from.getBatch()};
+  if (from.getHasMaxStaleness()) request->admit.max_staleness = from.getMaxStaleness();
+}
+
+void DecodeAcknowledge(schema::Acknowledge::Reader from, Request* request) {
+  Assign(&request->buffer, from.getBuffer(), "buffer", kMaxBufferNameBytes);
+  AcknowledgeRequest& to = request->acknowledge;
+  to.lease = from.getLease();
+  to.give_back = from.getGiveBack();
+  const auto items = from.getItems();
+  to.items.clear();
+  for (const uint64_t item : items) to.items.push_back(item);
 }
 
 void Decode(schema::Request::Reader reader, Request* request) {
@@ -244,6 +284,18 @@ void Decode(schema::Request::Reader reader, Request* request) {
     case schema::Request::UPDATE:
       Assign(&request->buffer, reader.getUpdate().getBuffer(), "buffer", kMaxBufferNameBytes);
       return DecodeUpdates(reader.getUpdate().getUpdates(), request);
+    case schema::Request::RESERVE_GROUP:
+      return DecodeReserve(reader.getReserveGroup(), request);
+    case schema::Request::ADMIT:
+      return DecodeAdmit(reader.getAdmit(), request);
+    case schema::Request::ACKNOWLEDGE:
+      return DecodeAcknowledge(reader.getAcknowledge(), request);
+    case schema::Request::HISTORY:
+      Assign(&request->buffer, reader.getHistory().getBuffer(), "buffer", kMaxBufferNameBytes);
+      Assign(&request->source, reader.getHistory().getSource(), "source", kMaxIdBytes);
+      request->after_index = reader.getHistory().getAfterIndex();
+      request->limit = reader.getHistory().getLimit();
+      return;
   }
   Refuse("the verb has number " + std::to_string(static_cast<int>(reader.which())) + ", which this server does not know");
 }
@@ -256,6 +308,8 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
   if (!root.ok() || root.Get<uint16_t>(12) != schema::Request::INSERT) return false;
   const FlatStruct insert(message, root.pointer(0), 4, 2);
   if (!insert.ok()) return false;
+  if (insert.data_words() > 4 && insert.Get<uint64_t>(32) != 0) return false;  // partial
+  if (insert.pointer_count() > 2 && *insert.pointer(2) != 0) return false;     // columns
   const std::string_view buffer = insert.Text(0);
   const std::span<const uint32_t> sizes = insert.List<uint32_t>(1);
   if (message.declined || buffer.size() > kMaxBufferNameBytes) return false;
@@ -267,15 +321,17 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
   request->sequence = insert.Get<uint64_t>(16);
   request->acknowledged_through = insert.Get<uint64_t>(24);
   request->frame_bytes.assign(sizes.begin(), sizes.end());
+  request->partial = false;
   return true;
 }
 
 }  // namespace
 
 std::string_view ToString(Verb verb) {
-  static constexpr std::string_view kNames[] = {
-      "Hello",          "CreateBuffer", "AlterBuffer", "DropBuffer", "Insert",  "Sample",   "Get",  "Delete",
-      "PublishVersion", "WaitVersion",  "ReportCost",  "Stats",      "Waiters", "Versions", "Ping", "Update"};
+  static constexpr std::string_view kNames[] = {"Hello",      "CreateBuffer", "AlterBuffer", "DropBuffer",     "Insert",
+                                                "Sample",     "Get",          "Delete",      "PublishVersion", "WaitVersion",
+                                                "ReportCost", "Stats",        "Waiters",     "Versions",       "Ping",
+                                                "Update",     "ReserveGroup", "Admit",       "Acknowledge",    "History"};
   static_assert(std::size(kNames) == static_cast<size_t>(Verb::kCount));
   return verb < Verb::kCount ? kNames[static_cast<size_t>(verb)] : "unknown";
 }

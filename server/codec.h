@@ -36,6 +36,10 @@ enum class Verb : uint8_t {  // Same order as the protocol's.
   kVersions,
   kPing,
   kUpdate,
+  kReserveGroup,
+  kAdmit,
+  kAcknowledge,
+  kHistory,
   kCount
 };
 std::string_view ToString(Verb verb);  // "Insert": the one spelling, also in metrics
@@ -51,6 +55,7 @@ struct Request {
   uint64_t sequence = 0;
   uint64_t acknowledged_through = 0;
   std::vector<uint32_t> frame_bytes;
+  bool partial = false;
   // Sample
   SampleRequest sample;
   // Get, Delete
@@ -58,6 +63,12 @@ struct Request {
   std::vector<ItemUpdate> updates;  // Update
   uint64_t after_item = 0;
   uint32_t limit = 0;
+  ReserveRequest reserve;          // ReserveGroup
+  AdmitRequest admit;              // Admit
+  AcknowledgeRequest acknowledge;  // Acknowledge
+  // History; and limit
+  std::string source;
+  int64_t after_index = -1;
   // Hello
   uint32_t protocol_version = 0;
   std::string client_name;

@@ -68,6 +68,16 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   options.pace_inserts = json.Flag("pace_inserts", true);
   for (JsonConfig& view : json.Objects("views")) options.views.push_back(ParseView(view));
   if (json.Has("seed")) options.seed = static_cast<uint64_t>(json.Integer("seed", 0, 0));
+  const auto unit = ParseUnit(json.Text("unit", "trajectory"));
+  if (!unit) json.Fail("unit", "must be " + JoinNames(kUnitNames, " or "));
+  options.unit = *unit;
+  const auto zero_spread = ParseZeroSpread(json.Text("zero_spread", "keep"));
+  if (!zero_spread) json.Fail("zero_spread", "must be " + JoinNames(kZeroSpreadNames, " or "));
+  options.zero_spread = *zero_spread;
+  options.closed = json.Flag("closed", false);
+  options.lease_ms = static_cast<uint64_t>(json.DurationMs("lease", 0));
+  options.parts = static_cast<uint32_t>(json.Integer("parts", 1, 1, kMaxWorldSize));
+  options.prompt_history = static_cast<uint32_t>(json.Integer("prompt_history", 0, 0, kMaxPrompts));
   json.RefuseUnknown();
   if (std::string error = CheckOptions(&options); !error.empty())
     throw ConfigError(json.Path("name") + " \"" + *name + "\": " + error);

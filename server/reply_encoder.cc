@@ -67,6 +67,12 @@ void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   to.setPaceInserts(from.pace_inserts);
   to.setHasSeed(from.seed.has_value());
   to.setSeed(from.seed.value_or(0));
+  to.setUnit(static_cast<schema::Unit>(from.unit));
+  to.setClosed(from.closed);
+  to.setLeaseMs(from.lease_ms);
+  to.setZeroSpread(static_cast<schema::ZeroSpread>(from.zero_spread));
+  to.setParts(from.parts);
+  to.setPromptHistory(from.prompt_history);
   auto views = to.initViews(static_cast<uint32_t>(from.views.size()));
   for (uint32_t i = 0; i < views.size(); ++i) {
     const ViewOptions& view = from.views[i];
@@ -244,7 +250,7 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 6 * count + frame_count / 2 + 1 +
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
                                              static_cast<uint32_t>(result.part_counts.size()));
   reply.setId(id);
   auto sample = reply.initSample();

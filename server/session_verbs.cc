@@ -70,6 +70,9 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     thread_.encoder.Done(request_.id, output_);
     co_return;
   }
+  if (request_.verb == Verb::kReserveGroup || request_.verb == Verb::kAdmit || request_.verb == Verb::kAcknowledge ||
+      request_.verb == Verb::kHistory)
+    co_return Fail(ErrorCode::kInternal, WaitReason::kNone, "not there yet");
   ReplayService::GetResult result;
   if (request_.verb == Verb::kGet) {
     co_await service_.Get(thread_, host, request_, result);

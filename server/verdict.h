@@ -26,6 +26,7 @@ enum class ErrorCode : uint16_t {
   kInternal,
   kPlanExpired,
   kKeyReused,
+  kClosed,
   kCount
 };
 

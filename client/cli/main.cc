@@ -240,17 +240,24 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
       ->check(one_of({kSelectorNames.begin(), kSelectorNames.end()}));
   add("--priority-exponent", &o->priority_exponent, "X", "prioritized: a draw's weight is priority^X (default 1)");
   add("--staleness-decay", &o->staleness_decay, "STEPS", "prioritized, recency: times exp(-staleness / STEPS); 0: not");
-  app->add_option_function<std::string>(
-         "--max-age",
-         [o](const std::string& text) {
-           milliseconds age{};
-           if (!ParseDuration(text, &age))
-             throw CLI::ValidationError("--max-age", "\"" + text + "\" is not a duration such as 90s or 30m");
-           o->max_age = age;
-         },
-         "Evict items once this old; 0: never. Seconds, or with ms, s, m")
-      ->type_name("DURATION")
-      ->group(group);
+  const auto add_duration = [&](const std::string& name, std::optional<milliseconds>* option, const std::string& description) {
+    const auto read = [name, option](const std::string& text) {
+      milliseconds duration{};
+      if (!ParseDuration(text, &duration))
+        throw CLI::ValidationError(name, "\"" + text + "\" is not a duration such as 90s or 30m");
+      *option = duration;
+    };
+    app->add_option_function<std::string>(name, read, description)->type_name("DURATION")->group(group);
+  };
+  add("--unit", &o->unit, "NAME", "What is retained and drawn as one: trajectory | group (at creation)")
+      ->check(one_of({kUnitNames.begin(), kUnitNames.end()}));
+  add_duration("--max-age", &o->max_age, "Evict items once this old; 0: never. Seconds, or with ms, s, m");
+  add_duration("--lease", &o->lease, "Hold what is drawn until it is acknowledged, so long at most; 0: do not");
+  add_switch("closed", &o->closed, "Refuse inserts, and tell samples that would wait for one");
+  add("--zero-spread", &o->zero_spread, "NAME", "Groups whose members all have one reward: keep | refuse")
+      ->check(one_of({kZeroSpreadNames.begin(), kZeroSpreadNames.end()}));
+  add("--parts", &o->parts, "T", "Parts of the buffer, one for each rank, which draws from its own");
+  add("--prompt-history", &o->prompt_history, "N", "Prompts whose outcomes are remembered; 0: none");
   add("--evict-staleness", &o->evict_staleness, "STEPS", "Evict items once staler than this; -1: never");
   add("--max-staleness", &o->max_staleness, "STEPS", "Items staler than this are not drawn; -1: any are");
   add("--max-draws", &o->max_draws, "N", "Remove an item once drawn this often; 0: never");

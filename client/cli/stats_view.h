@@ -114,6 +114,12 @@ inline Json JsonOf(const BufferOptions& o) {
   put("pace_draws", o.pace_draws);
   put("pace_inserts", o.pace_inserts);
   put("seed", o.seed);
+  put("unit", o.unit);
+  put("closed", o.closed);
+  json["lease_ms"] = o.lease ? Json(o.lease->count()) : Json(nullptr);
+  put("zero_spread", o.zero_spread);
+  put("parts", o.parts);
+  put("prompt_history", o.prompt_history);
   json["views"] = Json::array();
   for (const ViewOptions& view : o.views.value_or(std::vector<ViewOptions>()))
     json["views"].push_back({{"name", view.name},

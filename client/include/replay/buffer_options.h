@@ -47,6 +47,14 @@ struct BufferOptions {
   std::optional<bool> pace_inserts{};
   std::optional<uint64_t> seed{};
   std::optional<std::vector<ViewOptions>> views{};  // at most 16; altering replaces all
+  // "trajectory" | "group": what is retained and drawn as one, and what capacity_items, min_size and the count of a Sample are in.
+  // Cannot be altered.
+  std::optional<std::string> unit{};
+  std::optional<bool> closed{};              // Inserts are refused, and a Sample that would wait for one gets kClosed.
+  std::optional<milliseconds> lease{};       // What is drawn is held until it is acknowledged, so long at most; 0: not held.
+  std::optional<std::string> zero_spread{};  // groups whose members have one reward: "keep" | "refuse" to store them
+  std::optional<uint32_t> parts{};           // one for each rank, which draws from its own
+  std::optional<uint32_t> prompt_history{};  // prompts whose outcomes are remembered; 0: none
 };
 
 }  // namespace replay
