@@ -127,7 +127,8 @@ Awaitable<std::shared_ptr<Connection>> Calls::Lease(Pool& pool, Clock::time_poin
 
 void Calls::GiveBack(Pool& pool, std::shared_ptr<Connection> connection) {
   connection->ClearDeadline();
-  if (connection->is_open() && !stopping_ && pool.idle.size() < kMostIdle + pool.called + pool.queue.size()) {
+  const bool keeps = connection->holds() || pool.idle.size() < kMostIdle + pool.called + pool.queue.size();
+  if (connection->is_open() && !stopping_ && keeps) {
     pool.idle.push_back(std::move(connection));
   } else {
     connection->Close(Closing());

@@ -225,6 +225,54 @@ Result<std::vector<UpdateResult>> Client::Update(const std::string& buffer, std:
   return impl_->Invoke<std::vector<UpdateResult>>(plan, EncodeUpdate(plan.head, buffer, updates), DecodeUpdate);
 }
 
+Result<uint32_t> Client::Acknowledge(const std::string& buffer, uint64_t lease, std::span<const uint64_t> items,
+                                     bool give_back) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false);
+  return impl_->Invoke<uint32_t>(plan, EncodeAcknowledge(plan.head, buffer, lease, items, give_back), DecodeAcknowledge);
+}
+
+Result<ReservedGroup> Client::ReserveGroup(const std::string& buffer, const Reservation& reservation, milliseconds timeout) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false, timeout);
+  return impl_->Invoke<ReservedGroup>(plan, EncodeReserveGroup(plan.head, buffer, reservation, ReserveAction::kReserve),
+                                      DecodeReserveGroup);
+}
+
+Result<InsertReceipt> Client::InsertMembers(const std::string& buffer, std::span<const Trajectory> members,
+                                            milliseconds timeout) {
+  if (auto error = CheckName(buffer)) return *error;
+  Result<EncodedGroup> group = EncodeGroup(members, impl_->ids(), /*partial=*/true);
+  if (!group) return group.error();
+  const Impl::Plan plan = impl_->NewPlan(false, timeout);
+  ControlBuilder builder;
+  const InsertHead head{.buffer = buffer, .writer = {}, .partial = true};
+  Frame control = Frame::CopyOf(EncodeInsert(builder, plan.head, head, group->frames));
+  return impl_->Wait<InsertReceipt>(plan.deadline, [&](std::function<void(Result<InsertReceipt>)> done) {
+    impl_->Start<InsertReceipt>(plan, std::move(control), std::move(group->frames), DecodeInsert, std::move(done));
+  });
+}
+
+Result<ReservedGroup> Client::CommitGroup(const std::string& buffer, const std::string& group_id) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false);
+  return impl_->Invoke<ReservedGroup>(
+      plan, EncodeReserveGroup(plan.head, buffer, {.group_id = group_id}, ReserveAction::kCommit), DecodeReserveGroup);
+}
+
+Result<ReservedGroup> Client::DropGroup(const std::string& buffer, const std::string& group_id) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false);
+  return impl_->Invoke<ReservedGroup>(plan, EncodeReserveGroup(plan.head, buffer, {.group_id = group_id}, ReserveAction::kDrop),
+                                      DecodeReserveGroup);
+}
+
+Result<Admission> Client::Admit(const std::string& buffer, const AdmissionRequest& request, milliseconds timeout) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(false, timeout);
+  return impl_->Invoke<Admission>(plan, EncodeAdmit(plan.head, buffer, request), DecodeAdmit);
+}
+
 Result<PolicyVersion> Client::PublishVersion(const PolicyVersion& version) {
   const Impl::Plan plan = impl_->NewPlan(false);
   return impl_->Invoke<PolicyVersion>(plan, EncodePublishVersion(plan.head, version), DecodeVersion);

@@ -223,6 +223,7 @@ std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead
   to.setWriterLow(insert.writer.low);
   to.setSequence(insert.sequence);
   to.setAcknowledgedThrough(insert.acknowledged_through);
+  to.setPartial(insert.partial);
   auto sizes = to.initFrameBytes(static_cast<unsigned>(frames.size()));
   uint64_t payload_bytes = 0;
   for (unsigned i = 0; i < sizes.size(); ++i) {

@@ -47,12 +47,19 @@ Frame EncodeReportCost(const RequestHead& head, std::string_view buffer, const C
 Frame EncodeStats(const RequestHead& head, std::string_view buffer);
 Frame EncodeWaiters(const RequestHead& head, std::string_view buffer);
 Frame EncodeVersions(const RequestHead& head, std::string_view run_id);
+Frame EncodeAcknowledge(const RequestHead& head, std::string_view buffer, uint64_t lease, std::span<const uint64_t> items,
+                        bool give_back);
+enum class ReserveAction : uint8_t { kReserve, kCommit, kDrop };  // same order as the protocol's
+Result<Frame> EncodeReserveGroup(const RequestHead& head, std::string_view buffer, const Reservation& reservation,
+                                 ReserveAction action);
+Frame EncodeAdmit(const RequestHead& head, std::string_view buffer, const AdmissionRequest& admission);
 
 struct InsertHead {
   std::string_view buffer;
   Key128 writer;  // zero: the server keeps no receipt
   uint64_t sequence = 0;
   uint64_t acknowledged_through = 0;
+  bool partial = false;
 };
 // Valid until the builder's next message: a Writer encodes many.
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,
@@ -63,6 +70,7 @@ std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead
 struct ReplyHead {
   uint64_t id = 0;
   std::vector<uint32_t> frame_bytes;
+  bool holds = false;          // What was drawn is held as long as the connection lives.
   std::optional<Error> error;  // of the server
 };
 Result<Done> DecodeHead(std::span<const uint64_t> control, ReplyHead* head);
@@ -79,6 +87,9 @@ Result<Batch> DecodeSample(const ReceivedReply& reply);
 Result<std::vector<StoredTrajectory>> DecodeGet(const ReceivedReply& reply);
 Result<uint32_t> DecodeDelete(const ReceivedReply& reply);
 Result<std::vector<UpdateResult>> DecodeUpdate(const ReceivedReply& reply);
+Result<uint32_t> DecodeAcknowledge(const ReceivedReply& reply);
+Result<ReservedGroup> DecodeReserveGroup(const ReceivedReply& reply);
+Result<Admission> DecodeAdmit(const ReceivedReply& reply);
 Result<PolicyVersion> DecodeVersion(const ReceivedReply& reply);
 Result<std::vector<PolicyVersion>> DecodeVersions(const ReceivedReply& reply);
 Result<ServerStats> DecodeStats(const ReceivedReply& reply);

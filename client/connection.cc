@@ -190,6 +190,7 @@ Awaitable<std::optional<Error>> Connection::Receive(uint64_t id, ReceivedReply* 
     Close(*head.error);
     co_return head.error;
   }
+  holds_ |= head.holds;
   uint64_t payload_bytes = 0;
   for (const uint32_t size : head.frame_bytes) {
     if (size < kMinFrameBytes || size > kMaxFrameBytes || size % 8 != 0)

@@ -38,6 +38,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   bool is_open() const { return open_; }
   bool timed_out() const { return timed_out_; }
+  bool holds() const { return holds_; }  // It has sampled under a lease, which ends with it.
   // Open, and the server has neither closed it nor sent anything unasked. For a connection without a request under way.
   bool LooksAlive();
   const ServerHello& server() const { return server_; }
@@ -61,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool open_ = false;
   bool closed_ = false;
   bool timed_out_ = false;
+  bool holds_ = false;
   std::optional<Error> why_closed_;
 
   Timer timer_;

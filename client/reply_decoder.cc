@@ -4,61 +4,14 @@
 #include <utility>
 
 #include "client/codec.h"
+#include "client/reply_reader.h"
 #include "client/trajectory.h"
 #include "schema/names.h"
-#include "schema/protocol.capnp.h"
 
 namespace replay {
 namespace {
 
 constexpr std::array<std::string_view, 3> kLevels = {"memory", "process", "disk"};
-
-// The name of an enumerator; a newer server may know more of them.
-template <size_t N, typename Enum>
-std::string Name(const std::array<std::string_view, N>& names, Enum value) {
-  const auto index = static_cast<size_t>(value);
-  return index < N ? std::string(names[index]) : "unknown(" + std::to_string(index) + ")";
-}
-
-std::string String(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
-
-template <typename T>
-std::vector<T> CopyOf(typename capnp::List<T>::Reader list) {
-  std::vector<T> copy;
-  copy.reserve(list.size());
-  for (T entry : list) copy.push_back(entry);
-  return copy;
-}
-
-WaitReason ReasonOf(schema::WaitReason reason) {
-  return reason <= schema::WaitReason::VERSION ? static_cast<WaitReason>(reason) : WaitReason::kNone;
-}
-
-Error Violation(std::string what) { return {ErrorCode::kProtocolViolation, std::move(what)}; }
-
-Error ErrorOf(schema::Reply::Reader reply) {
-  const auto code = reply.getCode();
-  if (code > schema::ErrorCode::CLOSED)
-    return {ErrorCode::kInternal,
-            "error " + std::to_string(static_cast<int>(code)) + " of a newer server: " + String(reply.getMessage())};
-  return {static_cast<ErrorCode>(code), String(reply.getMessage()), ReasonOf(reply.getWaitReason())};
-}
-
-// Calls `read` with the reply if it is a success of the expected kind.
-template <typename T, typename Read>
-Result<T> Decode(const ReceivedReply& received, schema::Reply::Which expected, Read read) {
-  try {
-    ControlReader reader(received.control.data(), static_cast<uint32_t>(received.control.size()));
-    const auto reply = reader.Root<schema::Reply>();
-    if (reply.getCode() != schema::ErrorCode::OK) return ErrorOf(reply);
-    if (reply.which() != expected)
-      return Violation("the reply is of kind " + std::to_string(static_cast<int>(reply.which())) + ", not " +
-                       std::to_string(static_cast<int>(expected)));
-    return read(reply);
-  } catch (const kj::Exception& exception) {
-    return Violation(std::string("the reply is not readable: ") + exception.getDescription().cStr());
-  }
-}
 
 Result<std::vector<TrajectoryView>> ViewFrames(const std::vector<Frame>& frames) {
   std::vector<TrajectoryView> views;
@@ -176,6 +129,12 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.producers = from.getProducers();
   stats.consumers = from.getConsumers();
   stats.views = ReadCounts(from.getViews());
+  stats.groups = from.getGroups();
+  stats.reserved_groups = from.getReservedGroups();
+  stats.pending = from.getPending();
+  stats.held = from.getHeld();
+  stats.leases = from.getLeases();
+  stats.expired_leases = from.getExpiredLeases();
   return stats;
 }
 
@@ -189,6 +148,7 @@ Result<Done> DecodeHead(std::span<const uint64_t> control, ReplyHead* head) {
     head->frame_bytes.clear();
     head->error.reset();
     if (reply.getCode() != schema::ErrorCode::OK) head->error = ErrorOf(reply);
+    head->holds = reply.isSample() && reply.getSample().getLease() != 0;
     if (reply.isSample()) head->frame_bytes = CopyOf<uint32_t>(reply.getSample().getFrameBytes());
     if (reply.isGet()) head->frame_bytes = CopyOf<uint32_t>(reply.getGet().getFrameBytes());
     return Done{};
@@ -221,7 +181,8 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
                          .count = insert.getCount(),
                          .duplicate = insert.getDuplicate(),
                          .level = Name(kLevels, insert.getLevel()),
-                         .live = insert.getLive()};
+                         .live = insert.getLive(),
+                         .pending = insert.getPending()};
   });
 }
 
@@ -253,6 +214,13 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
                              .revision = draw.getRevision(),
                              .part = 0});
     }
+    batch.lease = sample.getLease();
+    batch.group_sizes = CopyOf<uint32_t>(sample.getUnitSizes());
+    uint64_t members = 0;
+    for (const uint32_t size : batch.group_sizes) members += size;
+    if (!batch.group_sizes.empty() && members != batch.draws.size())
+      return Violation("the groups have " + std::to_string(members) + " draws, the batch " +
+                       std::to_string(batch.draws.size()));
     uint64_t begin = 0;
     const auto counts = sample.getPartCounts();
     for (uint32_t part = 0; part < counts.size(); ++part) {

@@ -152,9 +152,9 @@ void SamplerCore::OnBatch(const UnderWay& request, Batch batch) {
   changed_.notify_all();
 }
 
-// A plan is kept for whoever asks again: nothing of it goes back.
+// A plan is kept for whoever asks again: nothing of it goes back. What is held goes back by itself when its lease ends.
 void SamplerCore::GiveBack(const Batch& batch) {
-  if (options_.consumer.empty()) given_back_ += batch.draws.size();
+  if (options_.consumer.empty() && batch.lease == 0) given_back_ += batch.draws.size();
   ++progress_.dropped_stale;
 }
 

@@ -274,7 +274,7 @@ Result<Frame> EncodeTrajectory(const Trajectory& trajectory, IdMaker& ids) {
   return frame;
 }
 
-Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids) {
+Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids, bool partial) {
   const auto refuse = [&](size_t index, const std::string& what) {
     return Error{ErrorCode::kInvalidArgument, group.size() == 1 ? what : "trajectory " + std::to_string(index) + ": " + what};
   };
@@ -298,7 +298,7 @@ Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids
     return Error{ErrorCode::kInvalidArgument, "the insert has " + std::to_string(encoded.bytes) + " bytes: at most " +
                                                   std::to_string(kMaxRequestPayloadBytes) + " are allowed"};
   GroupScratch scratch;
-  if (std::string error = ValidateGroups(facts, &scratch); !error.empty())
+  if (std::string error = ValidateGroups(facts, &scratch, partial); !error.empty())
     return Error{ErrorCode::kInvalidArgument, std::move(error)};
   return encoded;
 }

@@ -64,7 +64,8 @@ struct EncodedGroup {
   uint64_t bytes = 0;
 };
 // Encodes and checks as the server will: every trajectory, and that groups are whole. Errors name the position and the field.
-Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids);
+// With `partial` groups need not be.
+Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids, bool partial = false);
 
 // Parses once into spans. The frame's checksum has been compared. Errors: kCorrupted.
 Result<TrajectoryView> ViewFrame(Frame frame);

@@ -342,7 +342,7 @@ std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOpt
   }
 }
 
-std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch) {
+std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch, bool partial) {
   if (facts.size() == 1 && facts[0].group_size <= 1) return "";
   auto& order = scratch->order;
   order.resize(facts.size());
@@ -376,7 +376,7 @@ std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch*
           return "index_in_group: trajectories " + to_string(order[i - 1]) + " and " + to_string(order[i]) +
                  " of one group both say " + to_string(member.index_in_group);
       }
-      if (end - begin != first.group_size)
+      if (!partial && end - begin != first.group_size)
         return "group_size: the group of trajectory " + to_string(order[begin]) + " has " + to_string(first.group_size) +
                " members, the request holds " + to_string(end - begin) + ": a group is inserted whole";
     }

@@ -66,7 +66,8 @@ std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOpt
 struct GroupScratch {
   std::vector<uint32_t> order;
 };
-std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch);
+// With `partial` a group need not be whole.
+std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch, bool partial = false);
 
 // "" or what is wrong with a buffer's name: 1..64 of [A-Za-z0-9_.-].
 std::string ValidateBufferName(std::string_view name);

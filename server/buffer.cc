@@ -14,13 +14,17 @@ using std::to_string;
 Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_options, PolicyVersions::Snapshot versions)
     : name(std::move(buffer_name)),
       options(buffer_options),
-      cohorts(std::move(versions)),
+      cohorts(versions),
+      group_cohorts(std::move(versions)),
+      units(by_group() ? group_rows : items),
+      unit_cohorts(by_group() ? group_cohorts : cohorts),
       retention(options),
+      ranking(&units),
       pacing(options),
       receipts(kMaxWriters, kMaxReceiptsPerWriter),
       random(options.seed) {
-  cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
-  cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
+  unit_cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
+  unit_cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
   FillSelector();
   FillViews();
 }
@@ -33,7 +37,7 @@ const std::string& Buffer::name() const { return state_->name; }
 const BufferOptions& Buffer::options() const { return state_->options; }
 uint64_t Buffer::live() const { return state_->items.live(); }
 
-// --- Items come and go ---------------------------------------------------------------------------------------------------
+// --- Who stays -----------------------------------------------------------------------------------------------------------
 
 void Buffer::State::CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by) {
   counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
@@ -47,101 +51,62 @@ void Buffer::State::FindZeroSpread(std::span<const TrajectoryFacts> facts) {
     bool spread = false;
   };
   const auto hash = [](const Key128& key) { return key.low; };
-  std::unordered_map<Key128, Group, decltype(hash)> groups(16, hash);
+  std::unordered_map<Key128, Group, decltype(hash)> spreads(16, hash);
   Group* group = nullptr;  // Members mostly stand together.
   for (size_t i = 0; i < facts.size(); ++i) {
     if (facts[i].group == Key128{}) continue;
     if (group == nullptr || facts[group->first].group != facts[i].group)
-      group = &groups.try_emplace(facts[i].group, Group{.first = i}).first->second;
+      group = &spreads.try_emplace(facts[i].group, Group{.first = i}).first->second;
     group->spread |= facts[i].reward != facts[group->first].reward;
   }
   for (size_t i = 0; i < facts.size(); ++i)
-    if (facts[i].group != Key128{}) zero_spread[i] = !groups.find(facts[i].group)->second.spread;
-}
-
-void Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group) {
-  const Outcome outcome = retention.Decide(facts.correct, facts.reward);
-  const uint32_t slot = items.Add(facts, outcome);
-  Item& item = items[slot];
-  item.cohort = cohorts.Add(facts);
-  item.counted = counted;
-  item.outcome_said = facts.correct != Outcome::kUnknown;
-  item.zero_spread = zero_spread_group;
-  item.source = sources.NumberOf(facts.source.In(frame.bytes()));
-  items.SetPriority(slot, facts.priority);
-  store.Put(&item.place, std::move(frame));
-  if (cohorts.OfCurrentEpoch(item.cohort)) {
-    selector->OnInsert(slot);
-    for (const auto& view : views) view->OnInsert(slot, FrameOf(slot).bytes());
-  }
-  tokens += item.token_count;
-  tokens_inserted += item.token_count;
-  if (outcome == Outcome::kUnknown) return;
-  CountOutcome(&inserted, outcome);
-  CountOutcome(&stored, outcome);
-}
-
-void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
-  Item& item = items[slot];
-  ++removed[static_cast<size_t>(reason)];
-  item_draws.ObserveCount(item.draws);
-  tokens -= item.token_count;
-  if (item.outcome() != Outcome::kUnknown) {
-    CountOutcome(&removed_outcomes, item.outcome());
-    CountOutcome(&stored, item.outcome(), -1);
-  }
-  if (ranks() && item.positive) ranking.Erase(slot);
-  selector->OnRemove(slot);
-  for (const auto& view : views) view->OnRemove(slot);
-  cohorts.Remove(item.cohort);
-  store.Remove(&item.place);
-  items.Remove(slot);
+    if (facts[i].group != Key128{}) zero_spread[i] = !spreads.find(facts[i].group)->second.spread;
 }
 
 void Buffer::State::ReviewPositives() {
   ranking.Clear();
-  while (items.positive() > 0 && items.fresh() < options.fresh_capacity()) items.MakeFresh();
-  for (uint32_t slot = items.oldest(), next = kNoSlot; slot != items.oldest_fresh(); slot = next) {
-    next = items[slot].newer;
+  while (units.positive() > 0 && units.fresh() < options.fresh_capacity()) units.MakeFresh();
+  for (uint32_t unit = units.oldest(), next = kNoSlot; unit != units.oldest_fresh(); unit = next) {
+    next = units[unit].newer;
     if (ranks())
-      ranking.Insert(slot);
-    else if (options.retention == RetentionKind::kPositiveBias && items[slot].outcome() != Outcome::kCorrect)
-      RemoveItem(slot, RemoveReason::kCapacity);
+      ranking.Insert(unit);
+    else if (options.retention == RetentionKind::kPositiveBias && units[unit].outcome() != Outcome::kCorrect)
+      RemoveUnit(unit, RemoveReason::kCapacity);
   }
 }
 
 void Buffer::State::Retain() {
   for (;;) {
-    const uint32_t oldest_fresh = items.oldest_fresh();
+    const uint32_t oldest_fresh = units.oldest_fresh();
     const Retention::Step step =
-        retention.Next({.fresh = items.fresh(),
-                        .positive = items.positive(),
-                        .bytes = BytesOf(store.frame_bytes(), items.live()),
-                        .oldest_fresh_correct = oldest_fresh != kNoSlot && items[oldest_fresh].outcome() == Outcome::kCorrect});
+        retention.Next({.fresh = units.fresh(),
+                        .positive = units.positive(),
+                        .bytes = BytesHeld(),
+                        .oldest_fresh_correct = oldest_fresh != kNoSlot && units[oldest_fresh].outcome() == Outcome::kCorrect});
     switch (step) {
       case Retention::Step::kDone:
         // Most likely the next to go: by then its block, cold since its insert, is at hand.
-        if (oldest_fresh != kNoSlot) FrameOf(oldest_fresh).Prefetch();
+        if (oldest_fresh != kNoSlot) FrameOfUnit(oldest_fresh).Prefetch();
         return;
       case Retention::Step::kMakeFresh:
-        items.MakeFresh();
-        if (ranks()) ranking.Erase(items.oldest_fresh());
+        units.MakeFresh();
+        if (ranks()) ranking.Erase(units.oldest_fresh());
         break;
       case Retention::Step::kMakePositive:
-        items.MakePositive();
+        units.MakePositive();
         if (ranks()) ranking.Insert(oldest_fresh);
         break;
       case Retention::Step::kEvictPositive:
-        RemoveItem(FirstPositiveToGo(), RemoveReason::kCapacity);
+        RemoveUnit(FirstPositiveToGo(), RemoveReason::kCapacity);
         break;
       case Retention::Step::kEvictOldestFresh:
-        RemoveItem(oldest_fresh, RemoveReason::kCapacity);
+        RemoveUnit(oldest_fresh, RemoveReason::kCapacity);
         break;
       case Retention::Step::kEvictPositiveForBytes:
-        RemoveItem(FirstPositiveToGo(), RemoveReason::kBytes);
+        RemoveUnit(FirstPositiveToGo(), RemoveReason::kBytes);
         break;
       case Retention::Step::kEvictOldestFreshForBytes:
-        RemoveItem(oldest_fresh, RemoveReason::kBytes);
+        RemoveUnit(oldest_fresh, RemoveReason::kBytes);
         break;
     }
   }
@@ -156,13 +121,22 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
     return to_string(count) + " trajectories in one request, max_insert of the buffer is " + to_string(options.max_insert);
   uint64_t frame_bytes = 0;
   for (const Frame& frame : request.frames) frame_bytes += frame.size();
-  if (const uint64_t bytes = BytesOf(frame_bytes, count); !retention.Fits(count, bytes))
-    return retention.WhyTooLarge(count, bytes);
+  const uint64_t arriving = by_group() ? group_lists.size() : count;
+  const uint64_t bytes = BytesOf(frame_bytes + reservations.frame_bytes(), count + reservations.pending());
+  if (!retention.Fits(arriving, bytes)) return retention.WhyTooLarge(arriving, bytes);
+  if (by_group())
+    if (std::string refused = WhyGroupsRefused(request.facts); !refused.empty()) return refused;
   *code = ErrorCode::kAlreadyExists;
   if (count > 1)
     for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t slot = items.Find(request.facts[i].id);
+    if (reservations.size() > 0 && reservations.Find(request.facts[i].group)) {
+      *code = ErrorCode::kFailedPrecondition;
+      return "trajectory " + to_string(i) + " of the request is a member of a reserved group: it is inserted with partial";
+    }
+    if (reservations.pending() > 0 && reservations.Holds(request.facts[i].id))
+      return "trajectory " + to_string(i) + " of the request has the trajectory_id of a member of a reserved group";
     if (slot != kNoSlot)
       return "trajectory " + to_string(i) + " of the request has the trajectory_id of a live item, inserted as number " +
              to_string(items[slot].number);
@@ -224,27 +198,24 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
     }
   }
 
+  if (s.options.closed) return refuse(ErrorCode::kClosed, s.ClosedMessage());
   ErrorCode code;
-  std::string refused = s.WhyInsertRefused(request, &code);
+  if (s.by_group()) s.ListGroups(request.facts);
+  std::string refused = request.partial ? s.WhyPartialRefused(request, &code) : s.WhyInsertRefused(request, &code);
   if (!refused.empty()) return refuse(code, std::move(refused));
-  const uint64_t available = s.pacing.paces() ? s.Available() : 0;
-  if (s.pacing.InsertMustWait(count, available)) return Verdict::Wait(WaitReason::kPacing);
-
-  result->first_item = s.items.next_number();
   result->count = static_cast<uint32_t>(count);
-  const bool counted = s.pacing.OnInsert(count, available);
-  if (s.options.max_age_ms > 0) s.MarkTime();
-  if (count == 1) {
-    s.AddItem(request.facts[0], std::move(request.frames[0]), counted, request.facts[0].group != Key128{});
+  if (request.partial) {
+    if (Verdict verdict = s.InsertMembers(request, result); !verdict.done()) return verdict;
   } else {
-    s.FindZeroSpread(request.facts);
-    for (size_t i = 0; i < count; ++i)
-      s.AddItem(request.facts[i], std::move(request.frames[i]), counted, s.zero_spread[i] != 0);
+    const uint64_t available = s.pacing.paces() ? s.Available() : 0;
+    if (s.pacing.InsertMustWait(count, available)) return Verdict::Wait(WaitReason::kPacing);
+    result->first_item = s.items.next_number();
+    s.AddAll(request.facts, request.frames, s.pacing.OnInsert(count, available));
+    s.accepted += count;
   }
   s.offered += count;
-  s.accepted += count;
   if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count, fingerprint});
-  if (s.cohorts.expired() > 0) s.EvictStale();
+  if (s.unit_cohorts.expired() > 0) s.EvictStale();
   s.Retain();
   result->live = s.items.live();
   return Verdict::Done();
@@ -283,16 +254,6 @@ bool Buffer::Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vecto
   }
   if (last != kNoSlot && slot != kNoSlot) s.items.RememberPage(s.items[last].number, last);
   return slot != kNoSlot;
-}
-
-bool Buffer::Delete(std::string_view id) {
-  State& s = *state_;
-  const uint32_t slot = s.items.Find(HashId(id));
-  if (slot == kNoSlot) return false;
-  if (s.items[slot].draws == 0 && s.items[slot].counted) s.pacing.OnDeleteOfUndrawn();
-  s.RemoveItem(slot, RemoveReason::kDeleted);
-  s.Retain();
-  return true;
 }
 
 void Buffer::AddCost(const CostReport& cost) {

@@ -7,7 +7,11 @@
 // Every method is a synchronous function of (state, request, now, random): no clock, no lock, no wait. A request that cannot be
 // met now answers kWait with the reason; ReplayService does the waiting and asks again when something changed. Lives on one
 // thread. Invariants, checked by CheckInvariants():
-//   offered = accepted + duplicate + rejected        accepted = live + removed (by reason)        in trajectories
+//   offered = accepted + duplicate + rejected + pending        accepted = live + removed (by reason)        in trajectories
+//
+// What is retained and drawn is a unit: a trajectory, or with options.unit = group all members of one, which come and go together.
+// capacity_items, min_size and the count of a Sample are in units; a group is correct if any member is, its reward and priority are
+// the highest of theirs, its version the oldest. Pacing and all counts of Stats are in trajectories.
 //
 // Insert decides in this order, and nothing has changed unless all is accepted:
 //   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► errors (max_insert, larger than the buffer, an id that is
@@ -49,6 +53,7 @@ struct InsertRequest {
   Key128 writer;                           // zero: no receipt
   uint64_t sequence = 0;
   uint64_t acknowledged_through = 0;
+  bool partial = false;  // All are members of reserved groups, which need not be complete.
 };
 
 struct InsertResult {
@@ -57,6 +62,7 @@ struct InsertResult {
   bool duplicate = false;
   AcknowledgementLevel level = AcknowledgementLevel::kMemory;
   uint64_t live = 0;
+  bool pending = false;  // Of a partial insert: a group is not complete yet. first_item is 0 then.
 };
 
 // A part of a composed batch.
@@ -81,6 +87,7 @@ struct SampleRequest {
   std::string consumer = {};
   uint32_t rank = 0;
   uint32_t world_size = 0;
+  uint64_t holder = 0;  // of the leases: the connection
 };
 
 struct DrawnItem {
@@ -98,6 +105,8 @@ struct SampleResult {
   std::vector<DrawnItem> draws;
   std::vector<Frame> frames;          // distinct
   std::vector<uint32_t> part_counts;  // of a composed batch: the draws of each part, one part behind the other
+  std::vector<uint32_t> unit_sizes;   // where groups are drawn: the draws of each, one group behind the other
+  uint64_t lease = 0;                 // where what is drawn is held: for Acknowledge
   int64_t step = 0;                   // as given, or the newest of the buffer's runs
   uint64_t withheld = 0;              // live items that could not be drawn
   uint64_t payload_bytes = 0;
@@ -143,6 +152,18 @@ struct AcknowledgeRequest {
   bool give_back = false;            // it was not used: as if it had not been drawn
 };
 
+struct ReserveResult {
+  uint32_t present = 0;     // members that are there
+  uint32_t size = 0;        // announced
+  uint64_t first_item = 0;  // of a commit: insertion number of the first member
+};
+
+struct AdmitResult {
+  int64_t credits = 0;  // negative: there are too many already
+  uint64_t live = 0;
+  uint64_t reserved = 0;  // members of reserved groups, there or not
+};
+
 struct StoredItem {
   Frame frame;
   uint64_t item = 0;
@@ -183,7 +204,11 @@ struct BufferStats {
   int64_t consumer_step = 0;                       // of the last Sample that drew
   double pacing_balance = 0;
   CostReport cost;
-  std::vector<std::pair<std::string, uint64_t>> views;  // live items of each
+  std::vector<std::pair<std::string, uint64_t>> views;  // live units of each
+  uint64_t groups = 0;                                  // live, where they are the unit
+  uint64_t reserved_groups = 0, pending = 0;            // pending: members of those, there and not live
+  uint64_t dropped_members = 0;                         // of rejected: members of reserved groups that were dropped
+  uint64_t held = 0, leases = 0, expired_leases = 0;    // held: live units under a lease
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
@@ -217,10 +242,21 @@ class Buffer {
   bool Get(std::string_view id, StoredItem* item) const;
   // Items with insertion number > after, oldest first, at most `limit` and about `max_bytes`; true if there are more.
   bool Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items) const;
-  bool Delete(std::string_view id);
+  // Where the unit is the group, its whole group. How many trajectories left.
+  uint32_t Delete(std::string_view id);
   // `revision` becomes the item's, 0 if it is not there. A positive item that is no longer correct leaves, with reason capacity.
   // A Sample that waits may go on afterwards.
   UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision);
+
+  // Ends the lease of what was drawn (leases.h): it leaves if it has had max_draws, else it may be drawn again; given back, also its
+  // draws are taken back. `count`: trajectories whose lease ended. kError: notFound.
+  Verdict Acknowledge(const AcknowledgeRequest& request, uint32_t* count);
+  // A connection ends: what it holds is given back. True if it held anything.
+  bool EndLeasesOf(uint64_t holder);
+  // reservations.h. kWait: staleness, for admission.
+  Verdict Reserve(const ReserveRequest& request, ReserveResult* result);
+  // kWait, with the result filled in: staleness.
+  Verdict Admit(const AdmitRequest& request, AdmitResult* result) const;
 
   // Checks the options and evicts what no longer fits: with reason capacity, bytes or max_draws. "" or the error; nothing has
   // changed then. A raised capacity brings nothing back; a new correct_threshold is for later inserts only.

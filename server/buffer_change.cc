@@ -15,22 +15,25 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   *revision = s.items.revision(slot);
   if (update.revision && *update.revision != *revision) return UpdateOutcome::kOtherRevision;
   *revision = s.items.NextRevision(slot);
-  if (update.priority) {
-    s.items.SetPriority(slot, *update.priority);
-    s.selector->OnPriority(slot);
-  }
+  const uint32_t unit = s.UnitOf(slot);
+  const Item& row = s.units[unit];
+  const bool ranked = s.ranks() && row.positive;
+  if (ranked) s.ranking.Erase(unit);
+  if (update.priority) s.items.SetPriority(slot, *update.priority);
   if (update.reward || update.correct) s.Rescore(slot, update);
-  for (const auto& view : s.views) view->OnChange(slot);
-  const Item& item = s.items[slot];
-  if (item.positive && !s.ranks() && item.outcome() != Outcome::kCorrect) s.RemoveItem(slot, RemoveReason::kCapacity);
+  if (s.by_group()) s.ReviewGroup(unit);
+  if (ranked) s.ranking.Insert(unit);
+  if (!row.held) {
+    if (update.priority) s.selector->OnPriority(unit);
+    for (const auto& view : s.views) view->OnChange(unit);
+  }
+  if (row.positive && !s.ranks() && row.outcome() != Outcome::kCorrect) s.RemoveUnit(unit, RemoveReason::kCapacity);
   s.Retain();
   return UpdateOutcome::kDone;
 }
 
 void Buffer::State::Rescore(uint32_t slot, const ItemUpdate& update) {
   Item& item = items[slot];
-  const bool ranked = ranks() && item.positive;
-  if (ranked) ranking.Erase(slot);
   item.reward = update.reward.value_or(item.reward);
   const Outcome before = item.outcome();
   if (update.correct) item.outcome_said = *update.correct != Outcome::kUnknown;
@@ -41,12 +44,11 @@ void Buffer::State::Rescore(uint32_t slot, const ItemUpdate& update) {
   CountOutcome(&ceased, before);
   CountOutcome(&stored, outcome);
   CountOutcome(&became, outcome);
-  if (ranked) ranking.Insert(slot);
 }
 
 void Buffer::State::MarkTime() {
   if (marks.empty() || now_ms >= marks.back().time_ms + options.max_age_ms / 1'000 + 1)
-    marks.push_back({items.next_number(), now_ms});
+    marks.push_back({units.next_number(), now_ms});
 }
 
 bool Buffer::State::EvictAged() {
@@ -54,68 +56,78 @@ bool Buffer::State::EvictAged() {
   uint64_t kept_from = 0;
   while (!marks.empty() && now_ms >= marks.front().time_ms + options.max_age_ms) {
     marks.pop_front();
-    kept_from = marks.empty() ? items.next_number() : marks.front().first_number;
+    kept_from = marks.empty() ? units.next_number() : marks.front().first_number;
   }
-  const uint64_t before = items.live();
-  while (items.live() > 0 && items[items.oldest()].number < kept_from) RemoveItem(items.oldest(), RemoveReason::kAge);
-  return items.live() < before;
+  const uint64_t before = units.live();
+  while (units.live() > 0 && units[units.oldest()].number < kept_from) RemoveUnit(units.oldest(), RemoveReason::kAge);
+  return units.live() < before;
 }
 
 bool Buffer::State::EvictStale() {
-  const uint64_t before = items.live();
-  for (uint32_t slot = items.oldest(), next = kNoSlot; cohorts.expired() > 0; slot = next) {
-    next = items[slot].newer;
-    if (cohorts.IsExpired(items[slot].cohort)) RemoveItem(slot, RemoveReason::kStaleness);
+  const uint64_t before = units.live();
+  for (uint32_t unit = units.oldest(), next = kNoSlot; unit_cohorts.expired() > 0; unit = next) {
+    next = units[unit].newer;
+    if (unit_cohorts.IsExpired(units[unit].cohort) && !units[unit].held) RemoveUnit(unit, RemoveReason::kStaleness);
   }
-  return items.live() < before;
+  return units.live() < before;
 }
 
 bool Buffer::OnTime(uint64_t now_ms) {
   State& s = *state_;
   s.now_ms = std::max(s.now_ms, now_ms);
-  if (s.options.max_age_ms == 0 || !s.EvictAged()) return false;
-  s.Retain();
-  return true;
+  bool changed = false;
+  if (s.leases.size() > 0) {
+    const uint64_t before = s.leases.size();
+    const std::vector<Leases::Unit> ended = s.leases.CloseExpired(s.now_ms);
+    s.expired_leases += before - s.leases.size();
+    if (!ended.empty()) s.EndLease(ended, /*used=*/false);
+    changed |= !ended.empty();
+  }
+  if (s.reservations.size() > 0) changed |= s.EndReservations();
+  if (s.options.max_age_ms > 0) changed |= s.EvictAged();
+  if (changed) s.Retain();
+  return changed;
 }
 
 void Buffer::State::FillSelector() {
   selector = MakeSelector({.kind = options.selector,
                            .priority_exponent = options.priority_exponent,
                            .staleness_decay = options.staleness_decay,
-                           .of_view = false},
-                          &items);
-  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer)
-    if (cohorts.OfCurrentEpoch(items[slot].cohort)) selector->OnInsert(slot);
+                           .of_view = options.lease_ms > 0 || held > 0},  // Some of the units are in no selector.
+                          &units);
+  for (uint32_t unit = units.oldest(); unit != kNoSlot; unit = units[unit].newer)
+    if (IsInSelector(unit)) selector->OnInsert(unit);
 }
 
 void Buffer::State::FillViews() {
   views.clear();
-  for (const ViewOptions& view : options.views) views.push_back(std::make_unique<View>(view, &items, &sources));
-  for (uint32_t slot = items.oldest(); slot != kNoSlot && !views.empty(); slot = items[slot].newer)
-    if (cohorts.OfCurrentEpoch(items[slot].cohort))
-      for (const auto& view : views) view->OnInsert(slot, FrameOf(slot).bytes());
+  for (const ViewOptions& view : options.views) views.push_back(std::make_unique<View>(view, &units, &sources));
+  for (uint32_t unit = units.oldest(); unit != kNoSlot && !views.empty(); unit = units[unit].newer)
+    if (IsInSelector(unit))
+      for (const auto& view : views) view->OnInsert(unit, FrameOfUnit(unit).bytes());
 }
 
 std::string Buffer::Alter(BufferOptions options) {
   State& s = *state_;
   std::string error = CheckOptions(&options);
   if (!error.empty()) return error;
+  if (options.unit != s.options.unit) return "unit is " + std::string(ToString(s.options.unit)) + ": it cannot be altered";
   const BufferOptions before = std::exchange(s.options, options);
   s.retention = Retention(options);
   s.pacing.Alter(options);
   if (options.seed != before.seed) s.random = Random(options.seed);
-  s.cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
+  s.unit_cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
   if (options.selector != before.selector || options.priority_exponent != before.priority_exponent ||
-      options.staleness_decay != before.staleness_decay)
+      options.staleness_decay != before.staleness_decay || (options.lease_ms > 0) != (before.lease_ms > 0))
     s.FillSelector();
   if (options.views != before.views) s.FillViews();
   if (options.max_draws > 0 && (before.max_draws == 0 || options.max_draws < before.max_draws)) {
     std::vector<uint32_t> all;
-    for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) all.push_back(slot);
+    for (uint32_t unit = s.units.oldest(); unit != kNoSlot; unit = s.units[unit].newer) all.push_back(unit);
     s.RemoveDrawnOut(all);
   }
   if (options.evict_staleness != before.evict_staleness) {
-    s.cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
+    s.unit_cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
     s.EvictStale();
   }
   if (options.max_age_ms == 0) s.marks.clear();
@@ -129,16 +141,14 @@ std::string Buffer::Alter(BufferOptions options) {
 
 void Buffer::OnPublish(PolicyVersions::Snapshot versions) {
   State& s = *state_;
-  if (s.cohorts.OnPublish(std::move(versions))) s.DropOlderEpochsFromSelector();
-  if (s.cohorts.expired() > 0 && s.EvictStale()) s.Retain();
+  if (s.by_group()) s.cohorts.OnPublish(versions);
+  if (s.unit_cohorts.OnPublish(std::move(versions))) s.DropOlderEpochsFromSelector();
+  if (s.unit_cohorts.expired() > 0 && s.EvictStale()) s.Retain();
 }
 
 void Buffer::State::DropOlderEpochsFromSelector() {
-  for (uint32_t slot = items.oldest(); slot != kNoSlot; slot = items[slot].newer) {
-    if (cohorts.OfCurrentEpoch(items[slot].cohort)) continue;
-    selector->OnRemove(slot);
-    for (const auto& view : views) view->OnRemove(slot);
-  }
+  for (uint32_t unit = units.oldest(); unit != kNoSlot; unit = units[unit].newer)
+    if (!unit_cohorts.OfCurrentEpoch(units[unit].cohort)) Exit(unit);
 }
 
 }  // namespace replay::server

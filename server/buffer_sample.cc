@@ -30,6 +30,8 @@ void SampleResult::Clear() {
   withheld = 0;
   payload_bytes = 0;
   planned = false;
+  unit_sizes.clear();
+  lease = 0;
 }
 
 std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const {
@@ -37,6 +39,10 @@ std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const 
   if (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample)
     return "count is " + to_string(request.count) + ", max_draws_per_sample of the buffer is " +
            to_string(options.max_draws_per_sample);
+  if (const uint64_t draws = uint64_t{request.count} * largest_group;
+      by_group() && options.max_draws_per_sample > 0 && draws > options.max_draws_per_sample)
+    return "count is " + to_string(request.count) + " groups of up to " + to_string(largest_group) +
+           " trajectories, max_draws_per_sample of the buffer is " + to_string(options.max_draws_per_sample);
   if (request.count > kMaxSampleCount)
     return "count is " + to_string(request.count) + ": at most " + to_string(kMaxSampleCount) + " are allowed";
   if (request.max_staleness && *request.max_staleness < 0)
@@ -46,6 +52,9 @@ std::string Buffer::State::WhySampleRefused(const SampleRequest& request) const 
 
 // "" or what is wrong with the key.
 std::string Buffer::State::WhyKeyRefused(const SampleRequest& request) const {
+  if (options.lease_ms > 0)
+    return "consumer is \"" + request.consumer +
+           "\": the buffer has a lease, and what is held cannot be planned for a consumer";
   if (!request.step) return "step is missing: a Sample with a consumer says the step that will use the batch";
   if (request.world_size == 0 || request.world_size > kMaxWorldSize)
     return "world_size is " + to_string(request.world_size) + ": with a consumer it must be 1 to " + to_string(kMaxWorldSize);
@@ -83,9 +92,9 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
   if (std::string refused = WhySampleRefused(request); !refused.empty()) return refused;
   parts.clear();
   const StepWindow window = WindowOf(request);
-  whole = {request.count, false, IsDistinct(options.selector), nullptr, selector.get(), {&cohorts, window, 0, 0}};
-  whole.drawable.in_window = cohorts.CountDrawable(window);
-  whole.drawable.count = selector->CountDrawable(cohorts, window, whole.drawable.in_window);
+  whole = {request.count, false, IsDistinct(options.selector), nullptr, selector.get(), {&unit_cohorts, window, 0, 0}};
+  whole.drawable.in_window = unit_cohorts.CountDrawable(window);
+  whole.drawable.count = selector->CountDrawable(unit_cohorts, window, whole.drawable.in_window);
   // "" or the error; `at` is "parts[2]." in front of the field.
   const auto add = [&](const std::string& at, uint32_t count, const std::string& view_name, const StepWindow& part_window,
                        bool or_next) -> std::string {
@@ -103,12 +112,12 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
       part.view = view;
       part.part_selector = &view->selector();
       part.distinct = IsDistinct(view->options().selector);
-      part.drawable.in_window = view->CountInWindow(cohorts, part_window);
+      part.drawable.in_window = view->CountInWindow(unit_cohorts, part_window);
     } else if (part_window.max_staleness != window.max_staleness) {
-      part.drawable.in_window = cohorts.CountDrawable(part_window);
+      part.drawable.in_window = unit_cohorts.CountDrawable(part_window);
     }
     if (part.view || part_window.max_staleness != window.max_staleness)
-      part.drawable.count = part.part_selector->CountDrawable(cohorts, part_window, part.drawable.in_window);
+      part.drawable.count = part.part_selector->CountDrawable(unit_cohorts, part_window, part.drawable.in_window);
     if (part.distinct && !or_next && count > options.capacity_items)
       return at + "count is " + to_string(count) + ", but selector " +
              std::string(ToString(part.view ? part.view->options().selector : options.selector)) +
@@ -142,18 +151,23 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
 }
 
 Buffer::State::Shortage Buffer::State::WhatIsShort(const SampleRequest& request) {
-  const uint64_t live = items.live(), min_size = pacing.min_size();
-  if (live < min_size) return {WaitReason::kMinSize, live, min_size};
-  if (pacing.DrawMustWait(request.count, request.given_back)) return {WaitReason::kPacing};
+  const uint64_t live = units.live() - held, needed_at_all = min_size();
+  // Whether it is the members of groups that are not complete which are lacking.
+  const auto too_few = [&](uint64_t needed) -> Shortage {
+    const uint64_t pending = by_group() ? (reservations.pending() > 0 ? reservations.size() : 0) : reservations.pending();
+    return {pending > 0 && live + pending >= needed ? WaitReason::kGroupIncomplete : WaitReason::kMinSize, live, needed};
+  };
+  if (live < needed_at_all) return too_few(needed_at_all);
+  if (pacing.DrawMustWait(uint64_t{request.count} * largest_group, request.given_back)) return {WaitReason::kPacing};
   for (const Part& part : parts)
-    if (!part.view && part.distinct && !part.or_next && live < part.count) return {WaitReason::kMinSize, live, part.count};
+    if (!part.view && part.distinct && !part.or_next && live < part.count) return too_few(part.count);
   const auto lack = [](const Part& part, uint64_t needed) -> Shortage {
     const Drawable& drawable = part.drawable;
     const bool in_view = !part.view || part.view->members() >= needed;
     if (in_view && drawable.in_window < needed) return {WaitReason::kStaleness, drawable.in_window, needed, &part};
     return {WaitReason::kFilter, drawable.count, needed, &part};
   };
-  if (whole.drawable.count < min_size) return lack(whole, min_size);
+  if (whole.drawable.count < needed_at_all) return lack(whole, needed_at_all);
   uint32_t carried = 0;
   for (Part& part : parts) {
     part.count += std::exchange(carried, 0);
@@ -210,52 +224,87 @@ Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* re
   result->Clear();
   if (std::string refused = Plan(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
-  withheld = items.live() - whole.drawable.count;
-  const WaitReason reason = WhatIsShort(request).reason;
-  if (reason != WaitReason::kNone) {
-    starving |= reason == WaitReason::kStaleness || reason == WaitReason::kFilter;
-    return Verdict::Wait(reason);
+  withheld = units.live() - held - whole.drawable.count;
+  const Shortage shortage = WhatIsShort(request);
+  if (shortage.reason != WaitReason::kNone) {
+    // What is held may come back.
+    if (options.closed && held == 0)
+      return Verdict::Failed(ErrorCode::kClosed, ClosedMessage() + "; " + WhyShort(request, shortage));
+    starving |= shortage.reason == WaitReason::kStaleness || shortage.reason == WaitReason::kFilter;
+    return Verdict::Wait(shortage.reason);
   }
 
   DrawParts();
-  result->payload_bytes = PlaceFrames();
+  const Picks& drawn_picks = by_group() ? ExpandGroups(result) : picks;
+  if (drawn_picks.slots.size() > kMaxSampleCount) {
+    std::string message = "the " + to_string(picks.slots.size()) + " groups drawn have " + to_string(drawn_picks.slots.size()) +
+                          " trajectories, a reply carries at most " + to_string(kMaxSampleCount) + ": draw fewer at once";
+    result->Clear();
+    return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
+  }
+  result->payload_bytes = PlaceFrames(drawn_picks);
   if (result->payload_bytes > kMaxReplyPayloadBytes) {
     std::string message = "the " + to_string(batch_slots.size()) + " frames drawn have " + to_string(result->payload_bytes) +
                           " bytes, a reply carries at most " + to_string(kMaxReplyPayloadBytes) + ": draw fewer at once";
     result->Clear();
     return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
   }
-  result->step = request.step ? *request.step : cohorts.NewestStep();
+  result->step = request.step ? *request.step : unit_cohorts.NewestStep();
   result->withheld = withheld;
   withheld_total += withheld;
-  RecordDraws(request, result);
+  RecordDraws(request, drawn_picks, result);
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool composed = !request.parts.empty();
-    if (composed) result->part_counts.push_back(parts[i].count);
+    if (composed) result->part_counts.push_back(by_group() ? part_sizes[i] : parts[i].count);
     if (parts[i].count > 0) parts[i].part_selector->Commit(parts.size() == 1 ? picks : part_picks[i]);
   }
-  selector->OnDrawn(batch_slots);
-  for (const auto& view : views) view->OnDrawn(batch_slots);
+  const std::vector<uint32_t>& drawn_units = by_group() ? batch_units : batch_slots;
+  selector->OnDrawn(drawn_units);
+  for (const auto& view : views) view->OnDrawn(drawn_units);
   starving = false;
-  pacing.OnDraw(request.count, request.given_back);
+  pacing.OnDraw(drawn_picks.slots.size(), request.given_back);
   ++samples;
   consumer_step = result->step;
-  if (options.max_draws > 0) {
-    RemoveDrawnOut(batch_slots);
+  if (options.lease_ms > 0) {
+    result->lease = Hold(drawn_units, request.holder);
+  } else if (options.max_draws > 0) {
+    RemoveDrawnOut(drawn_units);
     Retain();
   }
   return Verdict::Done();
 }
 
-uint64_t Buffer::State::PlaceFrames() {
-  batch_slots.assign(picks.slots.size(), kNoSlot);
+const Picks& Buffer::State::ExpandGroups(SampleResult* result) {
+  member_picks.slots.clear();
+  member_picks.probabilities.clear();
+  member_picks.probability = picks.probability;
+  part_sizes.assign(parts.size(), 0);
+  size_t part = 0;
+  uint64_t part_end = parts[0].count;
+  for (size_t i = 0; i < picks.slots.size(); ++i) {
+    const uint32_t group = picks.slots[i];
+    while (i >= part_end) part_end += parts[++part].count;
+    groups.ForEach(group, [this](uint32_t member) { member_picks.slots.push_back(member); });
+    result->unit_sizes.push_back(groups.count(group));
+    part_sizes[part] += groups.count(group);
+    if (!picks.probabilities.empty()) member_picks.probabilities.resize(member_picks.slots.size(), picks.probabilities[i]);
+  }
+  batch_units = picks.slots;
+  std::sort(batch_units.begin(), batch_units.end());
+  batch_units.erase(std::unique(batch_units.begin(), batch_units.end()), batch_units.end());
+  return member_picks;
+}
+
+uint64_t Buffer::State::PlaceFrames(const Picks& drawn_picks) {
+  const std::vector<uint32_t>& slots = drawn_picks.slots;
+  batch_slots.assign(slots.size(), kNoSlot);
   uint32_t distinct = 0;
   uint64_t bytes = 0;
-  const size_t count = picks.slots.size();
-  for (size_t i = 0; i < std::min(count, kPrefetchAhead); ++i) items.Prefetch(picks.slots[i]);
+  const size_t count = slots.size();
+  for (size_t i = 0; i < std::min(count, kPrefetchAhead); ++i) items.Prefetch(slots[i]);
   for (size_t i = 0; i < count; ++i) {
-    if (i + kPrefetchAhead < count) items.Prefetch(picks.slots[i + kPrefetchAhead]);
-    const uint32_t slot = picks.slots[i];
+    if (i + kPrefetchAhead < count) items.Prefetch(slots[i + kPrefetchAhead]);
+    const uint32_t slot = slots[i];
     Item& item = items[slot];
     // Whatever stands in frame_index from another batch: the item is in this one if the batch says so. One comparison that is
     // nearly always false: whether the index left behind is below `distinct` nobody could predict.
@@ -269,24 +318,24 @@ uint64_t Buffer::State::PlaceFrames() {
   return bytes;
 }
 
-void Buffer::State::RecordDraws(const SampleRequest& request, SampleResult* result) {
-  const size_t count = picks.slots.size();
+void Buffer::State::RecordDraws(const SampleRequest& request, const Picks& drawn_picks, SampleResult* result) {
+  const size_t count = drawn_picks.slots.size();
   result->draws.reserve(count);
   uint64_t tokens_of_batch = 0;
   std::array<int64_t, 3> outcomes{};  // by Outcome
   for (size_t i = 0; i < count; ++i) {
-    Item& item = items[picks.slots[i]];
+    Item& item = items[drawn_picks.slots[i]];
     store.Find(item.place).Prefetch();
     const Cohorts::Steps steps = cohorts.StepsOf(item.cohort, request.step);
     DrawnItem& draw = result->draws.emplace_back(
         DrawnItem{.frame = item.frame_index,
                   .draw_count = item.draws + 1,
-                  .probability = picks.probabilities.empty() ? picks.probability : picks.probabilities[i],
+                  .probability = drawn_picks.probabilities.empty() ? drawn_picks.probability : drawn_picks.probabilities[i],
                   .staleness = steps.staleness(),
                   .steps_since_last_use = -1,
                   .item = item.number,
                   .reward = item.reward,
-                  .revision = items.revision(picks.slots[i])});
+                  .revision = items.revision(drawn_picks.slots[i])});
     if (item.draws > 0) {
       draw.steps_since_last_use = std::max<int64_t>(0, Cohorts::Steps{steps.now, item.last_use_step}.staleness());
       reuse_gap.ObserveCount(draw.steps_since_last_use);
@@ -300,15 +349,22 @@ void Buffer::State::RecordDraws(const SampleRequest& request, SampleResult* resu
   // Last, when the frames' headers have come: each reference is an atomic operation, past which no processor looks ahead.
   result->frames.reserve(batch_slots.size());
   for (uint32_t slot : batch_slots) result->frames.push_back(FrameOf(slot));
+  if (by_group()) {
+    for (const uint32_t group : batch_units) {
+      const Item& first = items[groups.first(group)];
+      units[group].draws = first.draws;
+      units[group].last_use_step = first.last_use_step;
+    }
+  }
   drawn += count;
   tokens_drawn += tokens_of_batch;
   for (const Outcome outcome : {Outcome::kIncorrect, Outcome::kCorrect})
     CountOutcome(&sampled, outcome, outcomes[static_cast<size_t>(outcome)]);
 }
 
-void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& slots) {
-  for (uint32_t slot : slots)
-    if (items[slot].draws >= options.max_draws) RemoveItem(slot, RemoveReason::kMaxDraws);
+void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& drawn_units) {
+  for (const uint32_t unit : drawn_units)
+    if (units[unit].draws >= options.max_draws && !units[unit].held) RemoveUnit(unit, RemoveReason::kMaxDraws);
 }
 
 bool Buffer::State::IsPlannedOrRefused(const SampleRequest& request) {
@@ -328,19 +384,26 @@ std::string Buffer::WhySampleWaits(const SampleRequest& asked) const {
   State& s = *state_;
   if (s.IsPlannedOrRefused(asked)) return "";
   const SampleRequest& request = s.ForAllRanks(asked);
-  if (!s.Plan(request).empty()) return "";
-  const State::Shortage shortage = s.WhatIsShort(request);
-  const std::string counts = to_string(shortage.present) + " of " + to_string(shortage.needed) + " items ";
+  return s.Plan(request).empty() ? s.WhyShort(request, s.WhatIsShort(request)) : "";
+}
+
+std::string Buffer::State::WhyShort(const SampleRequest& request, const Shortage& shortage) const {
+  const std::string counts =
+      to_string(shortage.present) + " of " + to_string(shortage.needed) + (by_group() ? " groups " : " items ");
+  const std::string are_held = held > 0 ? "; " + to_string(held) + " more are held under leases" : "";
   switch (shortage.reason) {
     case WaitReason::kMinSize:
-      return counts + "present";
+      return counts + "present" + are_held;
+    case WaitReason::kGroupIncomplete:
+      return counts + "present; " + to_string(reservations.pending()) + " members wait for the rest of " +
+             to_string(reservations.size()) + " reserved groups" + are_held;
     case WaitReason::kPacing:
-      return s.pacing.WhyDrawWaits(request.count, request.given_back);
+      return pacing.WhyDrawWaits(uint64_t{request.count} * largest_group, request.given_back);
     case WaitReason::kStaleness: {
       const Drawable& drawable = shortage.part->drawable;
       const View* const view = shortage.part->view;
-      std::string others = to_string((view ? view->members() : s.items.live()) - drawable.in_window) + " are newer than step " +
-                           to_string(request.step ? *request.step : s.cohorts.NewestStep());
+      std::string others = to_string((view ? view->members() : units.live() - held) - drawable.in_window) +
+                           " are newer than step " + to_string(request.step ? *request.step : unit_cohorts.NewestStep());
       if (drawable.window.max_staleness != INT64_MAX)
         others += ", staler than max_staleness " + to_string(drawable.window.max_staleness);
       return counts + (view ? "of view " + view->options().name + " " : "") + "may be drawn; " + others +

@@ -4,17 +4,22 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "server/buffer.h"
 #include "server/cohorts.h"
+#include "server/groups.h"
 #include "server/item_table.h"
+#include "server/leases.h"
 #include "server/pacing.h"
 #include "server/plans.h"
 #include "server/random.h"
 #include "server/ranking.h"
 #include "server/receipts.h"
+#include "server/reservations.h"
 #include "server/retention.h"
 #include "server/selectors.h"
 #include "server/sources.h"
@@ -39,7 +44,7 @@ struct Buffer::State {
   // What the draws of a Sample wait for.
   struct Shortage {
     WaitReason reason = WaitReason::kNone;
-    uint64_t present = 0, needed = 0;  // items
+    uint64_t present = 0, needed = 0;  // units
     const Part* part = nullptr;        // of staleness and filter
   };
   // Of a request with a key: the one draw for all its ranks, in `keyed_request`. Others as they are.
@@ -51,21 +56,56 @@ struct Buffer::State {
   std::string Plan(const SampleRequest& request);
   std::string WhySampleRefused(const SampleRequest& request) const;
   Shortage WhatIsShort(const SampleRequest& request);  // after Plan
-  // Items that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
-  uint64_t Available() const { return starving ? 0 : selector->CountDrawable(cohorts, WindowOf({}), cohorts.drawable()); }
+  // Units that count towards min_size: what may be drawn, and none while a Sample waits for staleness.
+  uint64_t Available() const {
+    return starving ? 0 : selector->CountDrawable(unit_cohorts, WindowOf({}), unit_cohorts.drawable());
+  }
+  uint64_t min_size() const { return options.closed ? 1 : pacing.min_size(); }
+  std::string ClosedMessage() const { return "buffer \"" + name + "\" is closed: nothing more is inserted"; }
+  std::string WhyShort(const SampleRequest& request, const Shortage& shortage) const;
   StepWindow WindowOf(const SampleRequest& request) const;
   // Null: there is none.
   View* FindView(std::string_view view_name) const;
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
+  bool by_group() const { return options.unit == Unit::kGroup; }
+  bool IsInSelector(uint32_t unit) const { return !units[unit].held && unit_cohorts.OfCurrentEpoch(units[unit].cohort); }
+  uint32_t UnitOf(uint32_t slot) const { return by_group() ? groups.GroupOf(slot) : slot; }
+  // The first frame of a unit.
+  const Frame& FrameOfUnit(uint32_t unit) const { return FrameOf(by_group() ? groups.first(unit) : unit); }
+  std::string WhyGroupsRefused(std::span<const TrajectoryFacts> facts) const;  // after ListGroups
+  std::string WhyReserveRefused(const ReserveRequest& request) const;
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
   bool ranks() const { return options.retention == RetentionKind::kBest; }
-  uint32_t FirstPositiveToGo() const { return ranks() ? ranking.worst() : items.oldest(); }
+  uint32_t FirstPositiveToGo() const { return ranks() ? ranking.worst() : units.oldest(); }
+  // Of live and pending trajectories; what the byte bound is for.
+  uint64_t BytesHeld() const {
+    return BytesOf(store.frame_bytes() + reservations.frame_bytes(), items.live() + reservations.pending());
+  }
   // Draws whose cache misses overlap.
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
-  void AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group);
-  void RemoveItem(uint32_t slot, RemoveReason reason);
+  // All trajectories of a request, or of a reserved group.
+  void AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);
+  uint32_t AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group);
+  // The trajectories of each group, by their index in it; one without a group by itself.
+  void ListGroups(std::span<const TrajectoryFacts> facts);
+  void AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);  // after ListGroups
+  void AddGroup(std::span<const uint32_t> members, const TrajectoryFacts& facts, bool zero_spread_group);
+  void ReviewGroup(uint32_t group);  // after a member changed: its row
+  // Into and out of the selector and the views.
+  void Enter(uint32_t unit);
+  void Exit(uint32_t unit);
+  void RemoveUnit(uint32_t unit, RemoveReason reason);
+  void RemoveItem(uint32_t slot, RemoveReason reason);                       // with or after its unit
+  uint64_t Hold(const std::vector<uint32_t>& drawn_units, uint64_t holder);  // the number of the lease
+  uint32_t EndLease(const std::vector<Leases::Unit>& ended, bool used);      // how many trajectories
+  void TakeDrawBack(uint32_t unit);
+  std::string WhyPartialRefused(const InsertRequest& request, ErrorCode* code);  // sets `completed`
+  Verdict InsertMembers(const InsertRequest& request, InsertResult* result);     // after it
+  void DropReserved(Reservations::Group* group);
+  uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member
+  bool EndReservations();
   void Rescore(uint32_t slot, const ItemUpdate& update);
   void FindZeroSpread(std::span<const TrajectoryFacts> facts);
   void FillViews();
@@ -75,30 +115,44 @@ struct Buffer::State {
   bool EvictStale();
   void Retain();           // Carries out Retention's steps.
   void ReviewPositives();  // by another retention
-  void RemoveDrawnOut(const std::vector<uint32_t>& slots);
+  void RemoveDrawnOut(const std::vector<uint32_t>& drawn_units);
   void FillSelector();
   void DropOlderEpochsFromSelector();
   // Gives each distinct item of `picks` its place in the batch; the bytes of their frames.
-  uint64_t PlaceFrames();
-  void RecordDraws(const SampleRequest& request, SampleResult* result);
+  uint64_t PlaceFrames(const Picks& drawn_picks);
+  // Where groups are drawn: their members instead of them, in member_picks; sets part_sizes and batch_units.
+  const Picks& ExpandGroups(SampleResult* result);
+  void RecordDraws(const SampleRequest& request, const Picks& drawn_picks, SampleResult* result);
+  void CheckGroups() const;
   static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1);
 
   std::string name;
   BufferOptions options;
 
-  ItemTable items;
-  Store store;  // by the places of `items`
+  ItemTable items;  // trajectories
+  Store store;      // by the places of `items`
   Cohorts cohorts;
+  // Where the unit is the group: a row for each like a trajectory's, with the id and the source of its first member and what
+  // buffer.h says of all, and without a frame. Trajectories have no order but their numbers' then.
+  ItemTable group_rows;
+  Cohorts group_cohorts;
+  Groups groups;
+  uint32_t largest_group = 1;  // that has ever been here: what one draw may bring
+  ItemTable& units;            // one of the two, as unit_cohorts
+  Cohorts& unit_cohorts;
   Retention retention;
-  Ranking ranking{&items};             // with retention best: the positive items
+  Ranking ranking;                     // with retention best: the positive units
   std::unique_ptr<Selector> selector;  // of the whole buffer
+  Leases leases;
+  uint64_t held = 0;  // units
+  Reservations reservations;
   Sources sources;
   std::vector<std::unique_ptr<View>> views;
   Plans plans;
   Pacing pacing;
   Receipts receipts;
   Random random;
-  // What was inserted when, for max_age: items with a number below that of the next mark are as old as this one. A mark for each
+  // What was inserted when, for max_age: units with a number below that of the next mark are as old as this one. A mark for each
   // thousandth of max_age in which something was inserted.
   struct Mark {
     uint64_t first_number, time_ms;
@@ -111,10 +165,15 @@ struct Buffer::State {
   Part whole{};             // the whole buffer, as if it were drawn from
   std::vector<Part> parts;  // [parts]
   SampleRequest keyed_request;
-  std::vector<Picks> part_picks;      // [parts] of a composed batch
-  Picks picks;                        // [count]
-  std::vector<uint32_t> batch_slots;  // [distinct] slots, by frame index
-  std::vector<uint8_t> zero_spread;   // [trajectories] of the Insert at hand, whether its group has one reward
+  std::vector<Picks> part_picks;                   // [parts] of a composed batch
+  Picks picks;                                     // [count] units
+  Picks member_picks;                              // where they are groups: [draws] of their members
+  std::vector<uint32_t> part_sizes;                // likewise: [parts] draws of each
+  std::vector<uint32_t> batch_slots;               // [distinct] slots of trajectories, by frame index
+  std::vector<uint32_t> batch_units;               // where they are groups: [distinct] groups
+  std::vector<std::vector<uint32_t>> group_lists;  // of the Insert at hand: [groups][members] positions in the request
+  std::vector<Reservations::Group*> completed;     // of the partial Insert at hand
+  std::vector<uint8_t> zero_spread;                // [trajectories] of the Insert at hand, whether its group has one reward
 
   // Counters, as BufferStats shows them.
   uint64_t tokens = 0;
@@ -123,6 +182,7 @@ struct Buffer::State {
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;
+  uint64_t dropped_members = 0, expired_leases = 0;
   Histogram staleness{kStepBounds}, reuse_gap{kStepBounds}, item_draws{kDrawBounds};
   int64_t consumer_step = 0;
   CostReport cost;

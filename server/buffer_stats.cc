@@ -22,14 +22,24 @@ BufferStats Buffer::Stats() const {
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
-                      s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() +
-                      (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+                      s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() + s.leases.memory_bytes() +
+                      s.reservations.memory_bytes() + (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+  if (s.by_group()) {
+    stats.index_bytes += s.group_rows.memory_bytes() + s.group_cohorts.memory_bytes() + s.groups.memory_bytes();
+    stats.groups = s.units.live();
+  }
+  stats.reserved_groups = s.reservations.size();
+  stats.pending = s.reservations.pending();
+  stats.dropped_members = s.dropped_members;
+  stats.held = s.held;
+  stats.leases = s.leases.size();
+  stats.expired_leases = s.expired_leases;
   for (const auto& view : s.views) {
     stats.index_bytes += view->memory_bytes();
     stats.views.emplace_back(view->options().name, view->members());
   }
   stats.tokens = s.tokens;
-  stats.positive_items = s.items.positive();
+  stats.positive_items = s.units.positive();
   stats.stored = s.stored;
   stats.inserted = s.inserted;
   stats.sampled = s.sampled;
@@ -61,32 +71,40 @@ std::string Buffer::Describe() const {
   const State& s = *state_;
   std::string text;
   bool boundary_shown = false;
-  for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
-    const Item& item = s.items[slot];
+  for (uint32_t unit = s.units.oldest(); unit != kNoSlot; unit = s.units[unit].newer) {
+    const Item& item = s.units[unit];
     if (!item.positive && !boundary_shown) {
       text += "| ";
       boundary_shown = true;
     }
     text += std::to_string(item.number);
+    if (s.by_group()) text += "x" + std::to_string(s.groups.count(unit));
+    if (item.held) text += "!";
     if (item.outcome() == Outcome::kCorrect) text += "+";
     if (item.draws > 0) text += "*" + std::to_string(item.draws);
-    if (!s.cohorts.OfCurrentEpoch(item.cohort)) text += "~";
+    if (!s.unit_cohorts.OfCurrentEpoch(item.cohort)) text += "~";
     text += " ";
   }
   if (!boundary_shown) text += "| ";
-  return text + "positive=" + std::to_string(s.items.positive()) + " fresh=" + std::to_string(s.items.fresh()) +
+  return text + "positive=" + std::to_string(s.units.positive()) + " fresh=" + std::to_string(s.units.fresh()) +
          " drawn=" + std::to_string(s.drawn);
 }
 
 void Buffer::CheckInvariants() const {
   const State& s = *state_;
   s.items.CheckInvariants();
-  s.cohorts.CheckInvariants(s.items.live());
-  s.selector->CheckInvariants(s.cohorts, s.cohorts.of_current_epoch());
-  for (const auto& view : s.views) view->CheckInvariants(s.cohorts);
-  CHECK(s.ranking.size() == (s.ranks() ? s.items.positive() : 0) && s.ranking.IsInOrder()) << s.ranking.size() << " ranked";
-  CHECK(s.offered == s.accepted + s.duplicate + s.rejected)
-      << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected;
+  if (s.by_group()) {
+    s.units.CheckInvariants();
+    s.cohorts.CheckInvariants(s.items.live());
+    s.CheckGroups();
+  }
+  s.unit_cohorts.CheckInvariants(s.units.live(), s.held);
+  s.selector->CheckInvariants(s.unit_cohorts, s.unit_cohorts.of_current_epoch());
+  for (const auto& view : s.views) view->CheckInvariants(s.unit_cohorts);
+  CHECK(s.ranking.size() == (s.ranks() ? s.units.positive() : 0) && s.ranking.IsInOrder()) << s.ranking.size() << " ranked";
+  CHECK(s.offered == s.accepted + s.duplicate + s.rejected + s.reservations.pending())
+      << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected << " + "
+      << s.reservations.pending();
   const uint64_t removed = std::accumulate(s.removed.begin(), s.removed.end(), uint64_t{0});
   CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
 
@@ -95,21 +113,44 @@ void Buffer::CheckInvariants() const {
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
     CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
-    CHECK(!item.positive || item.outcome() == Outcome::kCorrect || s.ranks()) << "item " << item.number;
-    CHECK(s.options.max_draws == 0 || item.draws < s.options.max_draws) << "item " << item.number << ", drawn " << item.draws;
     bytes += s.FrameOf(slot).size();
     tokens += item.token_count;
     State::CountOutcome(&outcomes, item.outcome());
   }
+  uint64_t held = 0;
+  for (uint32_t unit = s.units.oldest(); unit != kNoSlot; unit = s.units[unit].newer) {
+    const Item& row = s.units[unit];
+    CHECK(!row.positive || row.outcome() == Outcome::kCorrect || s.ranks()) << "unit " << row.number;
+    CHECK(s.options.max_draws == 0 || row.draws < s.options.max_draws || row.held) << row.number << ", drawn " << row.draws;
+    held += row.held;
+  }
+  CHECK(held == s.held) << held << " held, counted " << s.held;
   CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
   CHECK(tokens == s.tokens) << tokens << " tokens, counted " << s.tokens;
   CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
   CHECK(s.inserted.correct + s.became.correct == s.stored.correct + s.removed_outcomes.correct + s.ceased.correct);
   CHECK(s.inserted.incorrect + s.became.incorrect == s.stored.incorrect + s.removed_outcomes.incorrect + s.ceased.incorrect);
-  CHECK(s.items.fresh() <= s.options.fresh_capacity()) << s.items.fresh() << " fresh";
-  CHECK(s.items.positive() <= s.options.positive_capacity()) << s.items.positive() << " positive";
-  CHECK(s.items.positive() == 0 || s.items.fresh() == s.options.fresh_capacity()) << s.items.fresh() << " fresh";
-  CHECK(s.options.capacity_bytes == 0 || s.BytesOf(bytes, s.items.live()) <= s.options.capacity_bytes) << bytes << " bytes";
+  CHECK(s.units.fresh() <= s.options.fresh_capacity()) << s.units.fresh() << " fresh";
+  CHECK(s.units.positive() <= s.options.positive_capacity()) << s.units.positive() << " positive";
+  CHECK(s.units.positive() == 0 || s.units.fresh() == s.options.fresh_capacity()) << s.units.fresh() << " fresh";
+  CHECK(s.options.capacity_bytes == 0 || s.BytesHeld() <= s.options.capacity_bytes || s.items.live() == 0) << bytes << " bytes";
+}
+
+// Each group has its members, one behind the other, and the row that they make.
+void Buffer::State::CheckGroups() const {
+  uint64_t members = 0;
+  for (uint32_t group = units.oldest(); group != kNoSlot; group = units[group].newer) {
+    uint64_t next = items[groups.first(group)].number;
+    bool correct = false;
+    groups.ForEach(group, [&](uint32_t member) {
+      CHECK(items[member].number == next++) << "item " << items[member].number << " in group " << units[group].number;
+      CHECK(groups.GroupOf(member) == group && items[member].draws == units[group].draws) << "item " << items[member].number;
+      correct |= items[member].outcome() == Outcome::kCorrect;
+      ++members;
+    });
+    CHECK(correct == (units[group].outcome() == Outcome::kCorrect)) << "group " << units[group].number;
+  }
+  CHECK(members == items.live()) << members << " members, " << items.live() << " trajectories";
 }
 
 }  // namespace replay::server

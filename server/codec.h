@@ -130,6 +130,9 @@ class ReplyEncoder {
   void Sample(uint64_t id, SampleResult& result, OutputQueue& output);  // moves the frames out
   void Get(uint64_t id, std::vector<StoredItem>& items, std::span<const uint32_t> found, bool more, OutputQueue& output);
   void Delete(uint64_t id, uint32_t deleted, OutputQueue& output);
+  void Reserve(uint64_t id, const ReserveResult& result, OutputQueue& output);
+  void Admit(uint64_t id, const AdmitResult& result, OutputQueue& output);
+  void Acknowledge(uint64_t id, uint32_t count, OutputQueue& output);
   void Update(uint64_t id, std::span<const UpdateOutcome> outcomes, std::span<const uint32_t> revisions, OutputQueue& output);
   void Version(uint64_t id, const PolicyVersion& version, OutputQueue& output);
   void Versions(uint64_t id, std::span<const PolicyVersion> versions, OutputQueue& output);

@@ -62,7 +62,7 @@ void Cohorts::PlaceAll() {
   newest_step_ = INT64_MIN;
   oldest_step_ = INT64_MAX;
   for (Cohort& cohort : cohorts_)
-    if (cohort.live > 0) Place(&cohort);
+    if (cohort.used()) Place(&cohort);
 }
 
 void Cohorts::SetEvictStaleness(int64_t staleness) {
@@ -78,7 +78,7 @@ void Cohorts::SetMaxStaleness(int64_t max_staleness) {
 uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
   const auto is_same = [&](uint32_t at) {
     const Cohort& cohort = cohorts_[at];
-    return cohort.live > 0 && cohort.version == facts.min_version && cohort.epoch == facts.epoch &&
+    return cohort.used() && cohort.version == facts.min_version && cohort.epoch == facts.epoch &&
            runs_[cohort.run].key == facts.run;
   };
   uint32_t at = last_cohort_;
@@ -108,20 +108,34 @@ uint32_t Cohorts::Add(const TrajectoryFacts& facts) {
     }
     last_cohort_ = at;
   }
-  Cohort& cohort = cohorts_[at];
-  ++cohort.live;
-  if (cohort.current) ++current_items_;
-  if (cohort.withheld) ++withheld_items_;
-  if (cohort.expired) ++expired_items_;
+  Count(&cohorts_[at], 1);
   return at;
 }
 
-void Cohorts::Remove(uint32_t at) {
+void Cohorts::Count(Cohort* cohort, int by) {
+  cohort->live += static_cast<uint32_t>(by);
+  if (cohort->current) current_items_ += static_cast<uint64_t>(by);
+  if (cohort->withheld) withheld_items_ += static_cast<uint64_t>(by);
+  if (cohort->expired) expired_items_ += static_cast<uint64_t>(by);
+}
+
+void Cohorts::Hold(uint32_t at) {
+  Count(&cohorts_[at], -1);
+  ++cohorts_[at].held;
+}
+
+void Cohorts::Unhold(uint32_t at) {
+  --cohorts_[at].held;
+  Count(&cohorts_[at], 1);
+}
+
+void Cohorts::Remove(uint32_t at, bool held) {
   Cohort& cohort = cohorts_[at];
-  if (cohort.current) --current_items_;
-  if (cohort.withheld) --withheld_items_;
-  if (cohort.expired) --expired_items_;
-  if (--cohort.live > 0) return;
+  if (held)
+    --cohort.held;
+  else
+    Count(&cohort, -1);
+  if (cohort.used()) return;
   cohort_index_.Erase(Hash(cohort.run, cohort.epoch, cohort.version), at);
   free_cohorts_.push_back(at);
   Run& run = runs_[cohort.run];
@@ -152,7 +166,7 @@ uint64_t Cohorts::CountDrawable(const StepWindow& window) {
   oldest_step_ = INT64_MAX;
   for (size_t at = 0; at < cohorts_.size(); ++at) {
     const Cohort& cohort = cohorts_[at];
-    if (cohort.live == 0) continue;
+    if (!cohort.used()) continue;
     newest_step_ = std::max(newest_step_, cohort.step);
     oldest_step_ = std::min(oldest_step_, cohort.step);
     if (MayDraw(static_cast<uint32_t>(at), window)) count += cohort.live;
@@ -175,7 +189,7 @@ Cohorts::VersionRange Cohorts::Versions() const {
   VersionRange range;
   bool any = false;
   for (const Cohort& cohort : cohorts_) {
-    if (cohort.live == 0) continue;
+    if (!cohort.used()) continue;
     range.oldest = any ? std::min(range.oldest, cohort.version) : cohort.version;
     range.newest = any ? std::max(range.newest, cohort.version) : cohort.version;
     any = true;
@@ -189,10 +203,10 @@ uint64_t Cohorts::memory_bytes() const {
          run_index_.memory_bytes();
 }
 
-void Cohorts::CheckInvariants(uint64_t live) const {
-  uint64_t items = 0, current = 0, withheld = 0, used = 0;
+void Cohorts::CheckInvariants(uint64_t live, uint64_t held) const {
+  uint64_t items = 0, held_items = 0, current = 0, withheld = 0, used = 0;
   for (const Cohort& cohort : cohorts_) {
-    if (cohort.live == 0) continue;
+    if (!cohort.used()) continue;
     const Run& run = runs_[cohort.run];
     CHECK(run.cohorts > 0);
     CHECK(cohort.current == (cohort.epoch >= run.epoch)) << "epoch " << cohort.epoch << ", the run's is " << run.epoch;
@@ -201,12 +215,14 @@ void Cohorts::CheckInvariants(uint64_t live) const {
         << "step " << cohort.step << ", the run's is " << run.step;
     CHECK(cohort.step <= newest_step_) << cohort.step << " is above the bound " << newest_step_;
     CHECK(cohort.step >= oldest_step_) << cohort.step << " is below the bound " << oldest_step_;
-    items += cohort.live;
+    items += cohort.live + cohort.held;
+    held_items += cohort.held;
     current += cohort.current ? cohort.live : 0;
     withheld += cohort.withheld ? cohort.live : 0;
     ++used;
   }
   CHECK(items == live) << items << " items in cohorts, " << live << " live";
+  CHECK(held_items == held) << held_items << " items held in cohorts, " << held << " held";
   CHECK(current == current_items_ && withheld == withheld_items_) << current << " current and " << withheld << " withheld";
   CHECK(used == cohort_index_.size() && used + free_cohorts_.size() == cohorts_.size()) << used << " cohorts";
 }

@@ -44,7 +44,10 @@ class Cohorts {
 
   // Counts one more live item; its cohort's index, good while any item of it lives.
   uint32_t Add(const TrajectoryFacts& facts);
-  void Remove(uint32_t cohort);
+  void Remove(uint32_t cohort, bool held = false);
+  // Held items are neither drawable nor expired, and not among those of current epochs.
+  void Hold(uint32_t cohort);
+  void Unhold(uint32_t cohort);
   // True if items that were of their run's current epoch now are of an older one.
   bool OnPublish(PolicyVersions::Snapshot versions);
 
@@ -82,8 +85,8 @@ class Cohorts {
   };
   VersionRange Versions() const;  // Of the live items' oldest segments. O(cohorts).
   uint64_t memory_bytes() const;
-  // Dies with a message if a count contradicts another; the caller says how many items live. O(cohorts).
-  void CheckInvariants(uint64_t live) const;
+  // Dies with a message if a count contradicts another; the caller says how many items live, and are held. O(cohorts).
+  void CheckInvariants(uint64_t live, uint64_t held = 0) const;
 
  private:
   struct Cohort {
@@ -91,10 +94,12 @@ class Cohorts {
     int64_t version = 0;
     int64_t step = 0;
     uint32_t run = 0;
-    uint32_t live = 0;      // 0: free
+    uint32_t live = 0;  // without the held ones
+    uint32_t held = 0;
     bool current = true;    // Not of an older epoch than its run's.
     bool expired = false;   // Current, and so stale that it must go.
     bool withheld = false;  // Current, but newer than its run's step or too stale for it.
+    bool used() const { return live + held > 0; }
   };
   struct Run {
     Key128 key;
@@ -104,6 +109,8 @@ class Cohorts {
     uint32_t cohorts = 0;    // 0: free
   };
 
+  // An item of it comes (1) or goes (-1): the sums of all that may be drawn.
+  void Count(Cohort* cohort, int by);
   static uint64_t Hash(uint32_t run, uint64_t epoch, int64_t version);
   uint32_t FindOrAddRun(const Key128& key);
   void ReadRegistry(Run* run) const;

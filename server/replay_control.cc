@@ -108,7 +108,7 @@ Awaitable<std::string> AlterAtHome(BufferHost& host, const BufferOptions& option
 
 Awaitable<void> DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped) {
   dropped = std::move(host.buffer);
-  for (std::list<Waiter*>* queue : {&host.insert_waiters, &host.sample_waiters}) {
+  for (std::list<Waiter*>* queue : {&host.insert_waiters, &host.sample_waiters, &host.admit_waiters}) {
     for (Waiter* waiter : *queue) waiter->Finish(Waiter::End::kBufferDropped);
   }
   co_return;

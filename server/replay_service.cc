@@ -27,7 +27,8 @@ Verdict Draining() {
   return verdict;
 }
 
-// What a waiter that was not decided is told.
+}  // namespace
+
 Verdict EndVerdict(const Waiter& waiter) {
   switch (waiter.end) {
     case Waiter::End::kTimedOut: {
@@ -43,8 +44,6 @@ Verdict EndVerdict(const Waiter& waiter) {
       return Verdict::Failed(ErrorCode::kUnavailable, "the peer closed the connection while its call waited");
   }
 }
-
-}  // namespace
 
 struct InsertWaiter final : Waiter {
   InsertWaiter(BufferHost& buffer_host, InsertCall& waiting_call, const Caller& caller)
@@ -233,7 +232,7 @@ void ReplayService::Pump(BufferHost& host) {
   // A sample may let an insert go and the other way round: until neither head moves.
   for (bool progress = true; progress;) {
     progress = false;
-    for (std::list<Waiter*>* queue : {&host.sample_waiters, &host.insert_waiters}) {
+    for (std::list<Waiter*>* queue : {&host.sample_waiters, &host.insert_waiters, &host.admit_waiters}) {
       while (!queue->empty()) {
         Waiter& head = *queue->front();
         if (head.end != Waiter::End::kPending) break;  // On its way out; it pumps again.
@@ -325,6 +324,7 @@ void ReplayService::Drain(IoThread& thread) {
     if (&host->home != &thread) continue;
     EndAll(host->sample_waiters, Waiter::End::kDraining);
     EndAll(host->insert_waiters, Waiter::End::kDraining);
+    EndAll(host->admit_waiters, Waiter::End::kDraining);
   }
 }
 

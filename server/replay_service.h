@@ -65,6 +65,9 @@ struct Waiter : PeerWatch::Listener {
   std::string buffer;  // for the list of waiters
 };
 
+// What a waiter that was not decided is told.
+Verdict EndVerdict(const Waiter& waiter);
+
 // A buffer and its queues. `buffer` and all below it belong to the home thread; null once dropped.
 struct BufferHost {
   BufferHost(IoThread& home_thread, std::string buffer_name, const BufferOptions& options, PolicyVersions::Snapshot versions);
@@ -74,6 +77,7 @@ struct BufferHost {
   std::unique_ptr<Buffer> buffer;
   std::list<Waiter*> insert_waiters;
   std::list<Waiter*> sample_waiters;
+  std::list<Waiter*> admit_waiters;  // for admission: apart, since they wait while members of their groups come in
   SteadyTime last_insert;
   bool pump_posted = false;
 
@@ -97,6 +101,20 @@ struct SampleCall {
   SampleRequest request;
   SampleResult result;
   Verdict verdict;
+};
+
+struct ReserveCall {
+  ReserveRequest request;
+  ReserveResult result = {};
+  Verdict verdict = {};
+  bool MayWait() const { return request.action == ReserveRequest::Action::kReserve && request.batch > 0; }
+};
+
+struct AdmitCall {
+  AdmitRequest request;
+  AdmitResult result = {};
+  Verdict verdict = {};
+  bool MayWait() const { return request.count > 0; }
 };
 
 class ReplayService {
@@ -133,6 +151,14 @@ class ReplayService {
   Awaitable<void> Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
+  Awaitable<void> Reserve(IoThread& thread, std::shared_ptr<BufferHost> host, ReserveCall& call, Caller caller);
+  Awaitable<void> Admit(IoThread& thread, std::shared_ptr<BufferHost> host, AdmitCall& call, Caller caller);
+  Awaitable<Verdict> Acknowledge(IoThread& thread, std::shared_ptr<BufferHost> host, const AcknowledgeRequest& request,
+                                 uint32_t& count);
+  // The connection of that number has ended. Returns at once; what it holds is given back on the buffer's thread.
+  void EndLeasesOf(std::shared_ptr<BufferHost> host, uint64_t session);
+  uint64_t NextSession() { return sessions_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
   Awaitable<Verdict> CreateBuffer(IoThread& thread, const Request& request);
   Awaitable<Verdict> AlterBuffer(IoThread& thread, const Request& request);
   Awaitable<Verdict> DropBuffer(IoThread& thread, const Request& request);
@@ -167,6 +193,9 @@ class ReplayService {
   // On the home thread.
   Awaitable<void> InsertAtHome(BufferHost& host, InsertCall& call, Caller caller);
   Awaitable<void> SampleAtHome(BufferHost& host, SampleCall& call, Caller caller);
+  template <typename WaiterType, typename Call>
+  Awaitable<void> AdmissionAtHome(BufferHost& host, Call& call, Caller caller);
+  Awaitable<Verdict> AcknowledgeAtHome(BufferHost& host, const AcknowledgeRequest& request, uint32_t& count);
   Awaitable<void> Wait(IoThread& home, std::list<Waiter*>& queue, Waiter& waiter);
   void Pump(BufferHost& host);
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);
@@ -196,6 +225,7 @@ class ReplayService {
   MemoryBudget& budget_;
   const uint64_t generation_;
   const SteadyTime started_;
+  std::atomic<uint64_t> sessions_{0};
   // Of the control thread.
   uint64_t assigned_bytes_ = 0;
   size_t next_home_ = 0;

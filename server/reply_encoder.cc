@@ -159,6 +159,12 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setConsumers(from.consumers);
   auto views = to.initViews(static_cast<uint32_t>(from.views.size()));
   for (uint32_t i = 0; i < views.size(); ++i) FillNamedCount(views, i, from.views[i].first, from.views[i].second);
+  to.setGroups(from.groups);
+  to.setReservedGroups(from.reserved_groups);
+  to.setPending(from.pending);
+  to.setHeld(from.held);
+  to.setLeases(from.leases);
+  to.setExpiredLeases(from.expired_leases);
 }
 
 // Only what has happened is listed.
@@ -227,7 +233,7 @@ ReplyEncoder::InsertTemplate::InsertTemplate() {
 }
 
 void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& output) {
-  if (!result.duplicate && result.level == AcknowledgementLevel::kMemory) {
+  if (!result.duplicate && !result.pending && result.level == AcknowledgementLevel::kMemory) {
     InsertTemplate& filled = insert_template_;
     std::memcpy(filled.bytes.data() + filled.id, &id, sizeof id);
     std::memcpy(filled.bytes.data() + filled.first_item, &result.first_item, sizeof result.first_item);
@@ -244,14 +250,16 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
   insert.setDuplicate(result.duplicate);
   insert.setLevel(static_cast<schema::AcknowledgementLevel>(result.level));
   insert.setLive(result.live);
+  insert.setPending(result.pending);
   Send(builder_, 0, output);
 }
 
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
-                                             static_cast<uint32_t>(result.part_counts.size()));
+  auto reply =
+      builder_.Start<schema::Reply>(kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
+                                    static_cast<uint32_t>(result.part_counts.size() + result.unit_sizes.size() / 2 + 1));
   reply.setId(id);
   auto sample = reply.initSample();
   sample.setStep(result.step);
@@ -274,6 +282,11 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     auto counts = sample.initPartCounts(static_cast<uint32_t>(result.part_counts.size()));
     for (uint32_t i = 0; i < counts.size(); ++i) counts.set(i, result.part_counts[i]);
   }
+  if (!result.unit_sizes.empty()) {
+    auto sizes_of = sample.initUnitSizes(static_cast<uint32_t>(result.unit_sizes.size()));
+    for (uint32_t i = 0; i < sizes_of.size(); ++i) sizes_of.set(i, result.unit_sizes[i]);
+  }
+  sample.setLease(result.lease);
   auto sizes = sample.initFrameBytes(frame_count);
   uint64_t payload_bytes = 0;
   for (uint32_t i = 0; i < frame_count; ++i) {
@@ -312,6 +325,33 @@ void ReplyEncoder::Delete(uint64_t id, uint32_t deleted, OutputQueue& output) {
   auto reply = builder_.Start<schema::Reply>(kReplyWords);
   reply.setId(id);
   reply.initDelete().setDeleted(deleted);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Reserve(uint64_t id, const ReserveResult& result, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  auto reserve = reply.initReserveGroup();
+  reserve.setPresent(result.present);
+  reserve.setSize(result.size);
+  reserve.setFirstItem(result.first_item);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Admit(uint64_t id, const AdmitResult& result, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  auto admit = reply.initAdmit();
+  admit.setCredits(result.credits);
+  admit.setLive(result.live);
+  admit.setReserved(result.reserved);
+  Send(builder_, 0, output);
+}
+
+void ReplyEncoder::Acknowledge(uint64_t id, uint32_t count, OutputQueue& output) {
+  auto reply = builder_.Start<schema::Reply>(kReplyWords);
+  reply.setId(id);
+  reply.initAcknowledge().setCount(count);
   Send(builder_, 0, output);
 }
 

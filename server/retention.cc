@@ -15,7 +15,7 @@ Retention::Step Retention::Next(const Contents& contents) const {
     return (contents.oldest_fresh_correct || any_outcome_) && positive_capacity_ > 0 ? Step::kMakePositive
                                                                                      : Step::kEvictOldestFresh;
   if (contents.positive > positive_capacity_) return Step::kEvictPositive;
-  if (contents.bytes > capacity_bytes_)
+  if (contents.bytes > capacity_bytes_ && contents.positive + contents.fresh > 0)
     return contents.positive > 0 ? Step::kEvictPositiveForBytes : Step::kEvictOldestFreshForBytes;
   return Step::kDone;
 }

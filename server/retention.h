@@ -37,7 +37,7 @@ class Retention {
   struct Contents {
     uint64_t fresh = 0;
     uint64_t positive = 0;
-    uint64_t bytes = 0;                 // with the overhead of each frame
+    uint64_t bytes = 0;                 // with the overhead of each frame, and with what is held beside the items
     bool oldest_fresh_correct = false;  // false without a fresh item; best does not ask
   };
   enum class Step : uint8_t {

@@ -22,6 +22,7 @@ Session::Session(IoThread& thread, ReplayService& service, Socket socket, std::s
       peer_(std::move(peer)),
       label_(peer_),
       input_(thread.input_blocks),
+      number_(service.NextSession()),
       connected_at_(steady_clock::now()) {
   place_ = thread_.sessions.insert(thread_.sessions.end(), this);
 }
@@ -29,7 +30,10 @@ Session::Session(IoThread& thread, ReplayService& service, Socket socket, std::s
 Session::~Session() {
   for (const Use& use : uses_) {
     if (use.produces) use.host->producers.fetch_sub(1, std::memory_order_relaxed);
-    if (use.consumes) use.host->consumers.fetch_sub(1, std::memory_order_relaxed);
+    if (use.consumes) {
+      use.host->consumers.fetch_sub(1, std::memory_order_relaxed);
+      service_.EndLeasesOf(use.host, number_);
+    }
   }
   thread_.sessions.erase(place_);
   service_.connections.fetch_sub(1, std::memory_order_relaxed);
@@ -209,6 +213,7 @@ Session::Rest Session::Handle(const uint8_t* control) {
       FindHost(/*produces=*/false);
       if (!host_) return Rest::kOther;
       sample_.request = request_.sample;
+      sample_.request.holder = number_;
       sample_.result.Clear();
       if (&host_->home != &thread_ || !service_.SampleNow(*host_, sample_)) return Rest::kSample;
       ReplyToSample();

@@ -140,6 +140,8 @@ class Session {
   size_t last_use_ = SIZE_MAX;
   std::shared_ptr<const Directory> directory_;
 
+  const uint64_t number_;  // of this daemon's connections, from 1: what leases know it by
+
   // For IsStuck.
   const std::chrono::steady_clock::time_point connected_at_;
   std::chrono::steady_clock::time_point reading_since_{};  // in the middle of a message

@@ -136,7 +136,7 @@ bool Session::ValidatePayload() {
          "trajectories[" + std::to_string(i) + "]: " + error);
     return false;
   }
-  if (std::string error = ValidateGroups(facts_, &group_scratch_); !error.empty()) {
+  if (std::string error = ValidateGroups(facts_, &group_scratch_, request_.partial); !error.empty()) {
     Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
     return false;
   }
@@ -145,6 +145,7 @@ bool Session::ValidatePayload() {
   insert_.request.writer = request_.writer;
   insert_.request.sequence = request_.sequence;
   insert_.request.acknowledged_through = request_.acknowledged_through;
+  insert_.request.partial = request_.partial;
   return true;
 }
 

@@ -55,7 +55,7 @@ Awaitable<void> Session::FinishOther() {
       thread_.encoder.Waiters(request_.id, waiters, output_);
       co_return;
     }
-    default:  // Get, Delete, Update, ReportCost, and a Sample of a buffer that is not there.
+    default:  // The others name a buffer, or it is a Sample of one that is not there.
       if (std::shared_ptr<BufferHost> host = service_.Find(thread_, request_.buffer)) {
         co_await FinishWithBuffer(std::move(host));
         co_return;
@@ -70,9 +70,32 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     thread_.encoder.Done(request_.id, output_);
     co_return;
   }
-  if (request_.verb == Verb::kReserveGroup || request_.verb == Verb::kAdmit || request_.verb == Verb::kAcknowledge ||
-      request_.verb == Verb::kHistory)
-    co_return Fail(ErrorCode::kInternal, WaitReason::kNone, "not there yet");
+  switch (request_.verb) {
+    case Verb::kReserveGroup: {
+      co_await PrepareToWait();
+      ReserveCall call{request_.reserve};
+      co_await service_.Reserve(thread_, host, call, AsCaller());
+      if (!call.verdict.done()) co_return Reply(call.verdict);
+      co_return thread_.encoder.Reserve(request_.id, call.result, output_);
+    }
+    case Verb::kAdmit: {
+      co_await PrepareToWait();
+      AdmitCall call{request_.admit};
+      co_await service_.Admit(thread_, host, call, AsCaller());
+      if (!call.verdict.done()) co_return Reply(call.verdict);
+      co_return thread_.encoder.Admit(request_.id, call.result, output_);
+    }
+    case Verb::kAcknowledge: {
+      uint32_t count = 0;
+      const Verdict verdict = co_await service_.Acknowledge(thread_, host, request_.acknowledge, count);
+      if (!verdict.done()) co_return Reply(verdict);
+      co_return thread_.encoder.Acknowledge(request_.id, count, output_);
+    }
+    case Verb::kHistory:
+      co_return Fail(ErrorCode::kInternal, WaitReason::kNone, "not there yet");
+    default:
+      break;
+  }
   ReplayService::GetResult result;
   if (request_.verb == Verb::kGet) {
     co_await service_.Get(thread_, host, request_, result);

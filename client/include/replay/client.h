@@ -115,6 +115,7 @@ struct InsertReceipt {
   bool duplicate = false;  // An earlier attempt had arrived.
   std::string level{};     // "memory": survives nothing | "process": kill -9 | "disk": power loss
   uint64_t live = 0;       // Items in the buffer afterwards.
+  bool pending = false;    // Of InsertMembers: a group is not complete yet, and nobody sees it. first_item is 0 then.
 };
 
 struct Draw {
@@ -135,6 +136,8 @@ struct Batch {
   int64_t step = 0;                          // What staleness was measured against.
   uint64_t withheld = 0;                     // Live items newer than step, too stale, or of an older epoch.
   bool planned = false;                      // Drawn before, for this consumer and step: counted then.
+  std::vector<uint32_t> group_sizes;         // Where the buffer's unit is the group: the draws of each, one behind the other.
+  uint64_t lease = 0;                        // Where the buffer holds what is drawn: for Acknowledge.
   const TrajectoryView& trajectory(const Draw& draw) const { return trajectories[draw.frame]; }
 };
 
@@ -177,7 +180,7 @@ struct BufferStats {
   std::string name;
   BufferOptions options;  // in force
   uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0, scored = 0, correct = 0;
-  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;  // offered = accepted + duplicate + rejected
+  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;  // offered = accepted + duplicate + rejected + pending
   NamedCounts removed;                                              // accepted = items + sum of removed
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0;
   Histogram staleness, reuse_gap, item_draws;
@@ -188,7 +191,10 @@ struct BufferStats {
   double generation_seconds = 0, training_seconds = 0;
   uint64_t generated_trajectories = 0, trained_draws = 0;
   uint32_t workers = 0, trainers = 0, producers = 0, consumers = 0;
-  NamedCounts views;  // live items of each
+  NamedCounts views;                                  // live items of each, or groups where they are the unit
+  uint64_t groups = 0;                                // live, where they are the unit
+  uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
+  uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
 };
 
 struct ServerStats {
@@ -256,6 +262,38 @@ struct SampleOptions {
   uint32_t world_size = 1;
 };
 
+// A group whose members arrive by several InsertMembers. Nobody sees them before the group is complete.
+enum class MissingMembers : uint8_t { kDrop, kRelease, kWait };  // same order as the protocol's
+struct Reservation {
+  std::string group_id{};
+  uint32_t size = 0;               // members it will have, as group_size in each of them
+  milliseconds lease{30'000};      // Somebody works on it: renewed by each member, and by reserving it again.
+  milliseconds deadline{300'000};  // When it must be complete; never renewed.
+  // What becomes of it when lease or deadline end: its members are dropped, or it becomes a group of those that are there, or it
+  // goes on waiting.
+  MissingMembers missing = MissingMembers::kDrop;
+  uint32_t batch = 0;  // Above 0: waits for admission first, with this batch.
+};
+
+struct ReservedGroup {
+  uint32_t present = 0;     // Members that are there.
+  uint32_t size = 0;        // announced
+  uint64_t first_item = 0;  // Of CommitGroup: insertion number of the first member.
+};
+
+// How many trajectories may be generated now so that none is too stale when its turn comes.
+struct AdmissionRequest {
+  uint32_t count = 0;                      // Waits until so many are admitted; 0: only asks.
+  uint32_t batch = 0;                      // Trajectories a gradient step uses.
+  std::optional<int64_t> max_staleness{};  // Instead of the buffer's.
+};
+
+struct Admission {
+  int64_t credits = 0;  // (max_staleness + 1) * batch - live - reserved
+  uint64_t live = 0;
+  uint64_t reserved = 0;  // Members of reserved groups, there or still to come.
+};
+
 struct WriterOptions {
   uint32_t max_in_flight = 128;  // Requests sent and not yet answered.
   uint64_t max_in_flight_bytes = 64 << 20;
@@ -309,6 +347,22 @@ class Client {
 
   // Each by itself, in this order, at most 512 a call; a result for each.
   Result<std::vector<UpdateResult>> Update(const std::string& buffer, std::span<const ItemUpdate> updates);
+
+  // Where the buffer holds what is drawn: it was used, and leaves once it has had max_draws; `give_back`: as if it had not been
+  // drawn. All of the lease, or the named insertion numbers. How many trajectories it ended for. A lease ends by itself when it
+  // expires, and when the connection that sampled is closed: with its Sampler, or with this Client.
+  Result<uint32_t> Acknowledge(const std::string& buffer, uint64_t lease, std::span<const uint64_t> items = {},
+                               bool give_back = false);
+
+  // Announces a group, or renews its lease. With `batch`, waits up to `timeout` until it is admitted.
+  Result<ReservedGroup> ReserveGroup(const std::string& buffer, const Reservation& reservation,
+                                     milliseconds timeout = milliseconds(0));
+  // Members of reserved groups, any number of them in any order.
+  Result<InsertReceipt> InsertMembers(const std::string& buffer, std::span<const Trajectory> members, milliseconds timeout);
+  // Complete with the members that are there; or without any of them.
+  Result<ReservedGroup> CommitGroup(const std::string& buffer, const std::string& group_id);
+  Result<ReservedGroup> DropGroup(const std::string& buffer, const std::string& group_id);
+  Result<Admission> Admit(const std::string& buffer, const AdmissionRequest& request, milliseconds timeout = milliseconds(0));
 
   Result<PolicyVersion> PublishVersion(const PolicyVersion& version);
   // The newest version later than (epoch, version), waiting for one; any version if `version` is absent.

@@ -1,0 +1,55 @@
+#include "server/reservations.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace replay::server {
+
+Reservations::Group* Reservations::Find(const Key128& key) const {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? nullptr : &*found->second;
+}
+
+Reservations::Group* Reservations::Add(Group group) {
+  announced_ += group.size;
+  groups_.push_back(std::move(group));
+  by_key_.emplace(groups_.back().key, std::prev(groups_.end()));
+  return &groups_.back();
+}
+
+void Reservations::AddMember(Group* group, const TrajectoryFacts& facts, Frame frame) {
+  ids_.emplace(facts.id, group);
+  frame_bytes_ += frame.size();
+  group->members.push_back({facts, std::move(frame)});
+}
+
+std::vector<Reservations::Member> Reservations::Take(Group* group) {
+  std::vector<Member> members = std::move(group->members);
+  announced_ -= group->size;
+  for (const Member& member : members) {
+    ids_.erase(member.facts.id);
+    frame_bytes_ -= member.frame.size();
+  }
+  const auto found = by_key_.find(group->key);
+  groups_.erase(found->second);
+  by_key_.erase(found);
+  std::sort(members.begin(), members.end(),
+            [](const Member& a, const Member& b) { return a.facts.index_in_group < b.facts.index_in_group; });
+  return members;
+}
+
+Reservations::Group* Reservations::NextOver(uint64_t now_ms) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [now_ms](const Group& group) {
+    return group.missing != MissingMembers::kWait && group.over(now_ms);
+  });
+  return found == groups_.end() ? nullptr : &*found;
+}
+
+uint64_t Reservations::memory_bytes() const {
+  constexpr uint64_t kNode = 56;  // of a hash map
+  uint64_t bytes = by_key_.size() * kNode + ids_.size() * kNode;
+  for (const Group& group : groups_) bytes += sizeof(Group) + group.id.capacity() + group.members.capacity() * sizeof(Member);
+  return bytes;
+}
+
+}  // namespace replay::server
