@@ -71,7 +71,18 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
   std::vector<uint32_t> frame_of(batch.frames.size(), UINT32_MAX);
   size_t part = 0;
   uint64_t part_end = batch.part_counts.empty() ? 0 : batch.part_counts[0];
-  for (size_t i = rank; i < batch.draws.size(); i += world_size) {
+  // Draw by draw, or where groups are drawn, group by group.
+  const std::vector<uint32_t>& sizes = batch.unit_sizes;
+  size_t next_unit = 0, unit_end = 0;
+  bool is_dealt = false;
+  for (size_t i = 0; i < batch.draws.size(); ++i) {
+    if (i == unit_end) {
+      is_dealt = next_unit % world_size == rank;
+      if (is_dealt && !sizes.empty()) result->unit_sizes.push_back(sizes[next_unit]);
+      unit_end += sizes.empty() ? 1 : sizes[next_unit];
+      ++next_unit;
+    }
+    if (!is_dealt) continue;
     DrawnItem& draw = result->draws.emplace_back(batch.draws[i]);
     uint32_t& frame = frame_of[draw.frame];
     if (frame == UINT32_MAX) {

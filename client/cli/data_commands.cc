@@ -49,7 +49,7 @@ void PrintWithTrajectory(const Json& about, const Trajectory& trajectory) {
 
 std::string Shown(float number) { return Format("%g", static_cast<double>(number)); }
 
-int RunSample(const Context& context, const std::string& buffer, const SampleOptions& options) {
+int RunSample(const Context& context, const std::string& buffer, const SampleOptions& options, bool acknowledge) {
   Client client(context.client_options());
   const Result<Batch> batch = client.Sample(buffer, options, context.timeout);
   if (!batch) return Fail(context, batch.error());
@@ -70,7 +70,8 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
                            {"step", batch->step},
                            {"part", draw.part},
-                           {"planned", batch->planned}},
+                           {"planned", batch->planned},
+                           {"lease", batch->lease}},
                           view.ToTrajectory());
     } else {
       table.Add({std::to_string(slot), std::to_string(draw.item), Printable(view.trajectory_id(), 40),
@@ -79,10 +80,16 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                  is_first_use ? "-" : std::to_string(draw.steps_since_last_use), Format("%.4g", draw.probability)});
     }
   }
+  if (batch->lease != 0 && acknowledge)
+    if (const Result<uint32_t> ended = client.Acknowledge(buffer, batch->lease); !ended) return Fail(context, ended.error());
   if (context.json) return kOk;
   Print(table.ToString());
   Print("for step " + std::to_string(batch->step) + (batch->planned ? ", as drawn before" : "") +
-        (batch->withheld ? ", " + Count(batch->withheld) + " items withheld as too new" : "") + "\n");
+        (batch->withheld ? ", " + Count(batch->withheld) + " items withheld as too new" : "") +
+        (batch->lease == 0 ? ""
+         : acknowledge     ? ", acknowledged"
+                           : ", given back now (--acknowledge: used)") +
+        "\n");
   return kOk;
 }
 
@@ -298,6 +305,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
     SampleOptions sample;
     ItemUpdate update;
     std::string correct;
+    bool acknowledge = false;
   };
   const auto given = std::make_shared<Arguments>();
   const auto add_buffer = [given](CLI::App* command) {
@@ -307,7 +315,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
   CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
                          "With --json a line for each slot: slot, item, draw_count, reward, revision, probability, staleness, "
                          "steps_since_last_use "
-                         "(null: first use),\nstep, part, planned, trajectory (as in import --help).\n\n"
+                         "(null: first use),\nstep, part, planned, lease, trajectory (as in import --help).\n\n"
                          "Examples:\n"
                          "  replayctl sample rollouts -n 4\n"
                          "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
@@ -339,11 +347,14 @@ void AddDataCommands(CLI::App* app, Context* context) {
       ->add_option("--consumer", given->sample.consumer,
                    "A batch that is the same when asked for again: one draw for all ranks of this name and --step")
       ->type_name("NAME");
+  sample->add_flag("--acknowledge", given->acknowledge,
+                   "Of a buffer with a lease: they are used; without, they are given back when this command ends");
   sample->add_option("--rank", given->sample.rank, "With --consumer: whose part of it")->type_name("N")->capture_default_str();
   sample->add_option("--world-size", given->sample.world_size, "With --consumer: how many ranks share it")
       ->type_name("N")
       ->capture_default_str();
-  sample->callback([=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample); }; });
+  sample->callback(
+      [=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample, given->acknowledge); }; });
 
   CLI::App* get =
       add("get", "Look at trajectories by id (counts as no draw)",

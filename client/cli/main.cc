@@ -90,6 +90,7 @@ int Main(int argument_count, char** arguments) {
   app.get_formatter()->column_width(34);
   AddAdminCommands(&app, &context);
   AddDataCommands(&app, &context);
+  AddGroupCommands(&app, &context);
   AddBenchCommand(&app, &context);
   for (CLI::App* command : app.get_subcommands({})) PointToGlobalOptions(command);
 

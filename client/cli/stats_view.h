@@ -180,6 +180,12 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"waiting_inserts", s.waiting_inserts},
           {"waiting_samples", s.waiting_samples},
           {"views", JsonOf(s.views)},
+          {"groups", s.groups},
+          {"reserved_groups", s.reserved_groups},
+          {"pending", s.pending},
+          {"held", s.held},
+          {"leases", s.leases},
+          {"expired_leases", s.expired_leases},
           {"options", JsonOf(s.options)}};
 }
 
@@ -198,10 +204,17 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
   std::string text = heading + "\n";
   const auto line = [&text](const char* name, const std::string& value) { text += Format("  %-15s ", name) + value + "\n"; };
 
-  line("items", Count(s.items) + " of " + Count(s.options.capacity_items.value_or(0)) +
+  const bool of_groups = s.options.unit == "group";
+  line("items", Count(s.items) + (of_groups ? " in " + Count(s.groups) + " groups" : "") + " of " +
+                    Count(s.options.capacity_items.value_or(0)) + (of_groups ? " groups" : "") +
                     (s.options.retention == "positive_bias" ? ", " + Count(s.positive_items) + " kept as correct"
                      : s.options.retention == "best"        ? ", " + Count(s.positive_items) + " kept as the best"
                                                             : ""));
+  if (s.options.closed.value_or(false)) line("closed", "nothing more is inserted");
+  if (s.reserved_groups > 0)
+    line("reserved", Count(s.reserved_groups) + " groups, " + Count(s.pending) + " members wait in them");
+  if (s.leases + s.expired_leases > 0)
+    line("held", Count(s.held) + " under " + Count(s.leases) + " leases, " + Count(s.expired_leases) + " leases have expired");
   if (!s.views.empty()) {
     std::string views;
     for (const auto& [name, items] : s.views) views += (views.empty() ? "" : ", ") + name + " " + Count(items);

@@ -130,7 +130,7 @@ TEST(ReplyEncoder, ListsDistinctFramesOnceAndSlotsByReference) {
   });
   EXPECT_THAT(text, HasSubstr("frameBytes = [64, 32]"));
   EXPECT_THAT(text, HasSubstr("(frame = 0, drawCount = 2, probability = 0.5, staleness = 3, stepsSinceLastUse = 0, item = 11, "
-                              "reward = 0.25, revision = 7)"));
+                              "reward = 0.25, revision = 7, "));
 }
 
 TEST(ReplyEncoder, FitsTheLargestReplies) {

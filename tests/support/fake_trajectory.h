@@ -29,6 +29,7 @@ struct Trajectory {
   std::string source = {};  // likewise
   std::string group = {};
   uint32_t group_size = 0;
+  uint32_t index_in_group = 0;
 };
 
 inline Frame MakeFrame(uint64_t bytes, uint64_t tag, const std::string& source = {}) {
@@ -59,6 +60,7 @@ inline TrajectoryFacts MakeFacts(const Trajectory& trajectory) {
   if (!trajectory.source.empty()) facts.source = {sizeof trajectory.tag, static_cast<uint32_t>(trajectory.source.size())};
   if (!trajectory.group.empty()) facts.group = HashId(trajectory.group);
   facts.group_size = trajectory.group_size;
+  facts.index_in_group = trajectory.index_in_group;
   return facts;
 }
 
