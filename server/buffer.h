@@ -210,7 +210,7 @@ struct BufferStats {
   uint64_t dropped_members = 0;                         // of rejected: members of reserved groups that were dropped
   uint64_t held = 0, leases = 0, expired_leases = 0;    // held: live units under a lease
   // Filled by ReplayService:
-  uint64_t waiting_inserts = 0, waiting_samples = 0;
+  uint64_t waiting_inserts = 0, waiting_samples = 0;  // among the inserts: who waits for admission
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
   uint32_t producers = 0, consumers = 0;
 };

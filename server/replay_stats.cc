@@ -20,10 +20,11 @@ Awaitable<void> ReplayService::StatsOn(IoThread& thread, const std::string& buff
     shown.producers = host->producers.load(std::memory_order_relaxed);
     shown.consumers = host->consumers.load(std::memory_order_relaxed);
     for (const auto& [queue, waits] :
-         {std::pair(&host->insert_waiters, &shown.insert_waits), std::pair(&host->sample_waiters, &shown.sample_waits)}) {
+         {std::pair(&host->insert_waiters, &shown.insert_waits), std::pair(&host->sample_waiters, &shown.sample_waits),
+          std::pair(&host->admit_waiters, &shown.insert_waits)}) {
       for (const Waiter* waiter : *queue) ++(*waits)[static_cast<size_t>(waiter->Reason())];
     }
-    shown.waiting_inserts = host->insert_waiters.size();
+    shown.waiting_inserts = host->insert_waiters.size() + host->admit_waiters.size();
     shown.waiting_samples = host->sample_waiters.size();
   }
   stats.waiting_versions += thread.version_waiters.size();
@@ -68,6 +69,7 @@ Awaitable<void> ReplayService::WaitersOn(IoThread& thread, const std::string& bu
     if (&host->home != &thread) continue;
     ListWaiters(host->insert_waiters, buffer, waiters);
     ListWaiters(host->sample_waiters, buffer, waiters);
+    ListWaiters(host->admit_waiters, buffer, waiters);
   }
   ListWaiters(thread.memory_waiters, buffer, waiters);
   ListWaiters(thread.version_waiters, buffer, waiters);
