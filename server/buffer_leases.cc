@@ -178,6 +178,9 @@ bool Buffer::State::EndReservations() {
 }
 
 std::string Buffer::State::WhyPartialRefused(const InsertRequest& request, ErrorCode* code) {
+  *code = ErrorCode::kInvalidArgument;
+  if (by_group())
+    if (std::string refused = WhyGroupsRefused(request.facts); !refused.empty()) return refused;
   *code = ErrorCode::kFailedPrecondition;
   uint64_t bytes = 0;
   std::unordered_map<Reservations::Group*, uint32_t> arriving;
@@ -205,7 +208,7 @@ std::string Buffer::State::WhyPartialRefused(const InsertRequest& request, Error
     bytes += request.frames[i].size();
   }
   const uint64_t pending = BytesOf(reservations.frame_bytes() + bytes, reservations.pending() + request.facts.size());
-  if (pending > options.capacity_bytes / 2) {
+  if (options.capacity_bytes > 0 && pending > options.capacity_bytes / 2) {
     *code = ErrorCode::kResourceExhausted;
     return "members of incomplete groups would have " + to_string(pending) + " bytes: at most half of capacity_bytes, " +
            to_string(options.capacity_bytes / 2) + ", may wait for their groups";

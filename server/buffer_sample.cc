@@ -326,7 +326,9 @@ void Buffer::State::RecordDraws(const SampleRequest& request, const Picks& drawn
   for (size_t i = 0; i < count; ++i) {
     Item& item = items[drawn_picks.slots[i]];
     store.Find(item.place).Prefetch();
-    const Cohorts::Steps steps = cohorts.StepsOf(item.cohort, request.step);
+    Cohorts::Steps steps = cohorts.StepsOf(item.cohort, request.step);
+    if (by_group())  // Whether nothing was published or not, all members are drawn at the step of their group.
+      steps.now = unit_cohorts.StepsOf(units[groups.GroupOf(drawn_picks.slots[i])].cohort, request.step).now;
     DrawnItem& draw = result->draws.emplace_back(
         DrawnItem{.frame = item.frame_index,
                   .draw_count = item.draws + 1,

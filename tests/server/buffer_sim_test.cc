@@ -64,6 +64,8 @@ struct ModelVersions {
 struct ModelItem {
   fake::Trajectory said;
   uint64_t number = 0;
+  uint64_t unit = 0;  // its number, or where the unit is the group, that of its group
+  bool held = false;
   Outcome outcome{};
   bool counted = false;
   uint32_t draws = 0;
@@ -110,8 +112,26 @@ struct ModelPlan {
   std::vector<std::string> ranks;  // what each got
 };
 
+// A group whose members come in one by one.
+struct ModelReserved {
+  uint32_t size = 0;
+  MissingMembers missing{};
+  uint64_t lease_ms = 0, expires_ms = 0, deadline_ms = 0;
+  std::vector<fake::Trajectory> members;
+};
+
+struct ModelLease {
+  uint64_t number = 0, holder = 0, expires_ms = 0;
+  std::vector<uint64_t> units;
+};
+
 struct Model {
   BufferOptions options;
+  uint64_t next_unit = 1, largest_group = 1;
+  std::vector<std::pair<std::string, ModelReserved>> reserved;  // in the order they were reserved
+  std::vector<ModelLease> leases;                               // likewise
+  uint64_t next_lease = 1;
+  uint64_t dropped_members = 0;
   std::map<std::string, std::vector<ModelPlan>> plans;  // by consumer, in the order of their steps
   ModelVersions versions;
   std::vector<ModelItem> items;                                                    // live, oldest first
@@ -128,6 +148,45 @@ struct Model {
   uint64_t now_ms = 0;
   std::optional<uint64_t> mark_ms;  // insert times are rounded down to a thousandth of max_age
 
+  // --- Units ---
+  bool by_group() const { return options.unit == Unit::kGroup; }
+  // What is retained and drawn: the items themselves or, by group, a row for each, made of its members. Good until the next call.
+  const std::vector<ModelItem>& Rows() const {
+    if (!by_group()) return items;
+    rows.clear();
+    for (const ModelItem& item : items) {
+      if (rows.empty() || rows.back().unit != item.unit) {
+        rows.push_back(item);
+        rows.back().number = item.unit;
+        continue;
+      }
+      ModelItem& row = rows.back();
+      row.said.version = std::min(row.said.version, item.said.version);
+      row.said.reward = std::max(row.said.reward, item.said.reward);
+      row.said.priority = std::max(row.said.priority, item.said.priority);
+      row.said.tokens += item.said.tokens;
+      if (item.outcome == Outcome::kCorrect || row.outcome == Outcome::kUnknown) row.outcome = item.outcome;
+    }
+    return rows;
+  }
+  mutable std::vector<ModelItem> rows;
+  uint64_t Held() const {
+    uint64_t held = 0;
+    for (const ModelItem& row : Rows()) held += row.held;
+    return held;
+  }
+  uint64_t Pending() const {
+    uint64_t pending = 0;
+    for (const auto& [group, each] : reserved) pending += each.members.size();
+    return pending;
+  }
+  ModelReserved* FindReserved(const std::string& group) {
+    for (auto& [id, each] : reserved)
+      if (id == group) return &each;
+    return nullptr;
+  }
+  uint64_t MinSize() const { return options.closed ? 1 : options.min_size; }
+
   // --- What may be drawn ---
   bool OldEpoch(const ModelItem& item) const { return item.said.epoch < versions.CurrentEpoch(item.said.run); }
   int64_t StepOf(const ModelItem& item) const { return versions.StepOf(item.said.run, item.said.epoch, item.said.version); }
@@ -141,7 +200,7 @@ struct Model {
   }
   bool InWindow(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
     const int64_t staleness = Now(item, request.step) - StepOf(item);
-    return InView(item, part.view) && !OldEpoch(item) && staleness >= 0 && staleness <= part.max_staleness;
+    return !item.held && InView(item, part.view) && !OldEpoch(item) && staleness >= 0 && staleness <= part.max_staleness;
   }
   // Not normalised.
   double Weight(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
@@ -155,8 +214,9 @@ struct Model {
   }
   uint64_t Count(bool (Model::*holds)(const ModelItem&, const SampleRequest&, const ModelPart&) const,
                  const SampleRequest& request, const ModelPart& part) const {
+    const auto& all = Rows();
     return static_cast<uint64_t>(
-        std::count_if(items.begin(), items.end(), [&](const auto& item) { return (this->*holds)(item, request, part); }));
+        std::count_if(all.begin(), all.end(), [&](const auto& item) { return (this->*holds)(item, request, part); }));
   }
   ModelPart Whole(const SampleRequest& request) const {
     ModelPart whole;
@@ -191,12 +251,19 @@ struct Model {
     return true;
   }
   uint64_t Members(size_t view) const {
-    return static_cast<uint64_t>(std::count_if(items.begin(), items.end(), [&](auto& item) { return InView(item, view); }));
+    const auto& all = Rows();
+    return static_cast<uint64_t>(
+        std::count_if(all.begin(), all.end(), [&](auto& item) { return !item.held && InView(item, view); }));
   }
   // Who leaves a view and comes back has not been seen in its pass.
   void ReviewViews() {
+    for (const ModelItem& row : Rows())
+      for (size_t view = 1; view <= std::size(kModelViews); ++view)
+        if (!InView(row, view)) SetSeen(row.number, view, false);
+  }
+  void SetSeen(uint64_t unit, size_t view, bool seen) {
     for (ModelItem& item : items)
-      for (size_t view = 1; view <= std::size(kModelViews); ++view) item.seen[view] &= InView(item, view);
+      if (item.unit == unit) item.seen[view] = seen;
   }
   uint64_t Available() const { return starving ? 0 : Count(&Model::MayDraw, {}, Whole({})); }
 
@@ -204,33 +271,45 @@ struct Model {
   double balance() const { return options.replay_ratio == 0 ? 0 : carried + inserted * options.replay_ratio - drawn_paced; }
 
   // --- Retention, from its definition ---
-  void Remove(size_t at, RemoveReason reason) {
-    ++removed[static_cast<size_t>(reason)];
-    items.erase(items.begin() + static_cast<std::ptrdiff_t>(at));
+  void Remove(uint64_t unit, RemoveReason reason) {
+    removed[static_cast<size_t>(reason)] += std::erase_if(items, [unit](const ModelItem& item) { return item.unit == unit; });
   }
-  size_t fresh() const { return std::min<size_t>(items.size(), options.fresh_capacity()); }
+  size_t fresh() const { return std::min<size_t>(Rows().size(), options.fresh_capacity()); }
+  uint64_t Bytes() const {
+    uint64_t bytes = 0;
+    for (const ModelItem& item : items) bytes += item.said.bytes + Frame::kOverheadBytes;
+    for (const auto& [group, each] : reserved)
+      for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+    return bytes;
+  }
   void Retain() {
+    struct Row {
+      uint64_t number;
+      float reward;
+      bool correct;
+    };
+    std::vector<Row> all;
+    for (const ModelItem& row : Rows()) all.push_back({row.number, row.said.reward, row.outcome == Outcome::kCorrect});
+    const size_t beyond = all.size() - fresh();
     // The numbers of those that stay on.
     std::vector<std::pair<float, uint64_t>> older;
-    for (size_t at = 0; at < items.size() - fresh(); ++at) {
+    for (size_t at = 0; at < beyond; ++at) {
       if (options.retention == RetentionKind::kBest)
-        older.emplace_back(items[at].said.reward, items[at].number);
-      else if (items[at].outcome == Outcome::kCorrect)
-        older.emplace_back(0, items[at].number);
+        older.emplace_back(all[at].reward, all[at].number);
+      else if (all[at].correct)
+        older.emplace_back(0, all[at].number);
     }
     std::sort(older.begin(), older.end(), std::greater<>());
     older.resize(std::min<size_t>(older.size(), options.positive_capacity()));
-    for (size_t at = items.size() - fresh(); at-- > 0;)
-      if (std::none_of(older.begin(), older.end(), [&](const auto& one) { return one.second == items[at].number; }))
-        Remove(at, RemoveReason::kCapacity);
-    for (;;) {
-      uint64_t bytes = 0;
-      for (const ModelItem& item : items) bytes += item.said.bytes + Frame::kOverheadBytes;
-      if (options.capacity_bytes == 0 || bytes <= options.capacity_bytes) break;
+    for (size_t at = beyond; at-- > 0;)
+      if (std::none_of(older.begin(), older.end(), [&](const auto& one) { return one.second == all[at].number; }))
+        Remove(all[at].number, RemoveReason::kCapacity);
+    while (options.capacity_bytes > 0 && !items.empty() && Bytes() > options.capacity_bytes) {
+      const auto& left = Rows();
       size_t first = 0;
-      for (size_t at = 1; options.retention == RetentionKind::kBest && at < items.size() - fresh(); ++at)
-        if (items[at].said.reward < items[first].said.reward) first = at;
-      Remove(first, RemoveReason::kBytes);
+      for (size_t at = 1; options.retention == RetentionKind::kBest && at + options.fresh_capacity() < left.size(); ++at)
+        if (left[at].said.reward < left[first].said.reward) first = at;
+      Remove(left[first].number, RemoveReason::kBytes);
     }
     std::set<std::string> runs;
     for (const ModelItem& item : items) runs.insert(item.said.run);
@@ -239,25 +318,244 @@ struct Model {
   }
 
   void EvictStale() {
-    std::vector<bool> stale;
+    std::vector<uint64_t> stale;
+    for (const ModelItem& row : Rows())
+      if (!row.held && !OldEpoch(row) && Now(row, {}) - StepOf(row) > options.evict_staleness.value_or(INT64_MAX))
+        stale.push_back(row.number);
+    for (const uint64_t unit : stale) Remove(unit, RemoveReason::kStaleness);
+  }
+  bool EvictAged() {
+    std::set<uint64_t> old;
     for (const ModelItem& item : items)
-      stale.push_back(!OldEpoch(item) && Now(item, {}) - StepOf(item) > options.evict_staleness.value_or(INT64_MAX));
-    for (size_t at = items.size(); at-- > 0;)
-      if (stale[at]) Remove(at, RemoveReason::kStaleness);
+      if (options.max_age_ms > 0 && now_ms >= item.time_ms + options.max_age_ms) old.insert(item.unit);
+    for (const uint64_t unit : old) Remove(unit, RemoveReason::kAge);
+    return !old.empty();
   }
-  void EvictAged() {
-    for (size_t at = items.size(); options.max_age_ms > 0 && at-- > 0;)
-      if (now_ms >= items[at].time_ms + options.max_age_ms) Remove(at, RemoveReason::kAge);
-  }
-  void OnTime(uint64_t now) {
+  // True if anything changed.
+  bool OnTime(uint64_t now) {
     now_ms = std::max(now_ms, now);
-    EvictAged();
+    std::vector<uint64_t> expired;
+    for (const ModelLease& lease : leases)
+      if (lease.expires_ms <= now_ms) expired.insert(expired.end(), lease.units.begin(), lease.units.end());
+    std::erase_if(leases, [this](const ModelLease& lease) { return lease.expires_ms <= now_ms; });
+    if (!expired.empty()) EndLease(expired, /*used=*/false);
+    bool changed = !expired.empty();
+    for (size_t at = 0; at < reserved.size();) {
+      const ModelReserved& group = reserved[at].second;
+      const bool over = now_ms >= group.expires_ms || now_ms >= group.deadline_ms;
+      if (!over || group.missing == MissingMembers::kWait) {
+        ++at;
+        continue;
+      }
+      changed = true;
+      group.missing == MissingMembers::kDrop ? DropReserved(at) : static_cast<void>(CommitReserved(at));
+    }
+    changed |= EvictAged();
+    if (changed) Retain();
+    return changed;
+  }
+
+  // --- What is held back ---
+  // Trajectories whose lease ended; those that have left meanwhile do not count.
+  uint32_t EndLease(const std::vector<uint64_t>& units, bool used) {
+    uint32_t trajectories = 0;
+    for (const uint64_t unit : units) {
+      bool drawn_out = false;
+      for (ModelItem& item : items) {
+        if (item.unit != unit) continue;
+        ++trajectories;
+        if (!used) --item.draws;
+        drawn_out = options.max_draws > 0 && item.draws >= options.max_draws;
+        item.held = false;
+        item.seen = {};
+      }
+      if (drawn_out) Remove(unit, RemoveReason::kMaxDraws);
+    }
+    if (!used) {
+      const uint64_t given_back = std::min<uint64_t>(trajectories, outstanding);
+      outstanding -= given_back;
+      drawn_paced -= static_cast<double>(given_back);
+    }
+    EvictStale();
     Retain();
+    return trajectories;
+  }
+  std::string Acknowledge(const AcknowledgeRequest& request, uint32_t* count) {
+    *count = 0;
+    const auto lease =
+        std::find_if(leases.begin(), leases.end(), [&](const ModelLease& each) { return each.number == request.lease; });
+    if (lease == leases.end()) return "not_found";
+    std::vector<uint64_t> ended, left;
+    for (const uint64_t unit : lease->units) {
+      bool named = request.items.empty();
+      for (const auto& [first, size] : {spans.at(unit)})
+        for (const uint64_t item : request.items) named |= item >= first && item < first + size;
+      (named ? ended : left).push_back(unit);
+    }
+    if (ended.empty()) return "not_found";
+    lease->units = left;
+    if (left.empty()) leases.erase(lease);
+    *count = EndLease(ended, !request.give_back);
+    return "done";
+  }
+  bool EndLeasesOf(uint64_t holder) {
+    std::vector<uint64_t> ended;
+    for (const ModelLease& lease : leases)
+      if (lease.holder == holder) ended.insert(ended.end(), lease.units.begin(), lease.units.end());
+    std::erase_if(leases, [holder](const ModelLease& lease) { return lease.holder == holder; });
+    EndLease(ended, /*used=*/false);
+    return !ended.empty();
+  }
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> spans;  // by unit: the number of its first trajectory, and how many
+
+  void DropReserved(size_t at) {
+    rejected += reserved[at].second.members.size();
+    dropped_members += reserved[at].second.members.size();
+    reserved.erase(reserved.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  uint64_t CommitReserved(size_t at) {
+    std::vector<fake::Trajectory> members = std::move(reserved[at].second.members);
+    reserved.erase(reserved.begin() + static_cast<std::ptrdiff_t>(at));
+    if (members.empty()) return 0;
+    std::sort(members.begin(), members.end(), [](auto& a, auto& b) { return a.index_in_group < b.index_in_group; });
+    const bool filling = Available()<options.min_size, paced = options.replay_ratio> 0;
+    if (paced && !filling) inserted += static_cast<double>(members.size());
+    const uint64_t first = next_number;
+    AddAll(members, paced && !filling);
+    accepted += members.size();
+    return first;
+  }
+  std::string Reserve(const ReserveRequest& request, ReserveResult* result) {
+    *result = {};
+    size_t at = 0;
+    while (at < reserved.size() && reserved[at].first != request.group_id) ++at;
+    const bool exists = at < reserved.size();
+    if (request.action != ReserveRequest::Action::kReserve) {
+      if (!exists) return "not_found";
+      *result = {static_cast<uint32_t>(reserved[at].second.members.size()), reserved[at].second.size, 0};
+      if (request.action == ReserveRequest::Action::kDrop)
+        DropReserved(at);
+      else
+        result->first_item = CommitReserved(at);
+      Retain();
+      return "done";
+    }
+    if (options.closed) return "closed";
+    uint64_t most = options.max_insert > 0 ? options.max_insert : kMaxTrajectoriesPerInsert;
+    if (!by_group()) most = std::min<uint64_t>(most, options.fresh_capacity());
+    if (request.size == 0 || request.size > most) return "invalid_argument";
+    if (exists && (reserved[at].second.size != request.size || reserved[at].second.missing != request.missing))
+      return "already_exists";
+    if (!exists) {
+      if (request.batch > 0) {
+        AdmitResult admission;
+        const std::string admitted = Admit({.count = request.size, .batch = request.batch}, &admission);
+        if (admitted != "done") return admitted;
+      }
+      reserved.push_back({request.group_id, {}});
+      reserved[at].second.size = request.size;
+      reserved[at].second.missing = request.missing;
+      reserved[at].second.lease_ms = request.lease_ms;
+      reserved[at].second.deadline_ms = now_ms + request.deadline_ms;
+    }
+    ModelReserved& group = reserved[at].second;
+    group.expires_ms = now_ms + group.lease_ms;
+    *result = {static_cast<uint32_t>(group.members.size()), group.size, 0};
+    return "done";
+  }
+  std::string Admit(const AdmitRequest& request, AdmitResult* result) const {
+    const auto staleness = request.max_staleness ? request.max_staleness : options.max_staleness;
+    if (request.batch == 0 || !staleness) return "invalid_argument";
+    if (options.closed) return "closed";
+    result->live = items.size();
+    result->reserved = 0;
+    for (const auto& [group, each] : reserved) result->reserved += each.size;
+    const int64_t allowed = (*staleness + 1) * request.batch;
+    result->credits = allowed - static_cast<int64_t>(result->live + result->reserved);
+    if (request.count > allowed) return "invalid_argument";
+    return request.count > 0 && result->credits < request.count ? "waits staleness" : "done";
+  }
+  // "" or why; `completed`: the groups that are complete with these, by their ids.
+  std::string WhyPartialRefused(const std::vector<fake::Trajectory>& batch, std::set<std::string>* completed) {
+    uint64_t bytes = 0;
+    std::map<std::string, size_t> arriving;
+    for (const auto& trajectory : batch) {
+      const ModelReserved* group = FindReserved(trajectory.group);
+      if (group == nullptr || trajectory.group_size != group->size) return "failed_precondition";
+      for (const fake::Trajectory& member : group->members)
+        if (member.index_in_group == trajectory.index_in_group ||
+            (by_group() && (member.run != trajectory.run || member.epoch != trajectory.epoch)))
+          return "failed_precondition";
+      if (IsKnown(trajectory.id)) return "already_exists";
+      bytes += trajectory.bytes + Frame::kOverheadBytes;
+      ++arriving[trajectory.group];
+    }
+    for (const auto& [group, each] : reserved)
+      for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+    if (options.capacity_bytes > 0 && bytes > options.capacity_bytes / 2) return "resource_exhausted";
+    for (const auto& [group, count] : arriving)
+      if (FindReserved(group)->members.size() + count == FindReserved(group)->size) completed->insert(group);
+    return "";
+  }
+  bool IsKnown(const std::string& id) const {
+    for (const auto& [group, each] : reserved)
+      for (const fake::Trajectory& member : each.members)
+        if (member.id == id) return true;
+    return std::any_of(items.begin(), items.end(), [&](const ModelItem& item) { return item.said.id == id; });
+  }
+  // The trajectories of each group, by their index in it, in the order in which the groups appear; one without by itself.
+  std::vector<std::vector<fake::Trajectory>> Lists(const std::vector<fake::Trajectory>& batch) const {
+    std::vector<std::vector<fake::Trajectory>> lists;
+    for (const fake::Trajectory& each : batch) {
+      const auto at = std::find_if(lists.begin(), lists.end(),
+                                   [&](const auto& list) { return !each.group.empty() && list[0].group == each.group; });
+      if (at == lists.end())
+        lists.push_back({each});
+      else
+        at->push_back(each);
+    }
+    for (auto& list : lists)
+      std::sort(list.begin(), list.end(), [](auto& a, auto& b) { return a.index_in_group < b.index_in_group; });
+    return lists;
+  }
+  void AddAll(std::vector<fake::Trajectory> batch, bool counted) {
+    if (options.max_age_ms > 0 && (!mark_ms || now_ms >= *mark_ms + options.max_age_ms / 1'000 + 1)) mark_ms = now_ms;
+    std::vector<std::vector<fake::Trajectory>> lists;
+    if (by_group()) {
+      lists = Lists(batch);
+    } else {
+      for (const fake::Trajectory& each : batch) lists.push_back({each});
+    }
+    for (const auto& list : lists) {
+      const uint64_t unit = next_unit++;
+      spans[unit] = {next_number, list.size()};
+      largest_group = std::max<uint64_t>(largest_group, list.size());
+      for (const fake::Trajectory& each : list) Add(each, batch, unit, counted);
+      const ModelItem& row = Rows().back();
+      const auto [at, added] = newest_seen.insert({row.said.run, StepOf(row)});
+      if (!added) at->second = std::max(at->second, StepOf(row));
+    }
+  }
+  void Add(const fake::Trajectory& trajectory, const std::vector<fake::Trajectory>& batch, uint64_t unit, bool counted) {
+    ModelItem item;
+    item.said = trajectory;
+    item.number = next_number++;
+    item.unit = unit;
+    item.time_ms = mark_ms.value_or(0);
+    item.outcome = trajectory.correct;
+    item.outcome_said = item.outcome != Outcome::kUnknown;
+    if (item.outcome == Outcome::kUnknown && options.correct_threshold)
+      item.outcome =
+          trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
+    item.counted = counted;
+    item.zero_spread = !trajectory.group.empty();
+    for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
+    items.push_back(item);
   }
 
   // --- Requests ---
   std::string Insert(const std::vector<fake::Trajectory>& batch, uint64_t writer, uint64_t sequence, uint64_t through,
-                     InsertResult* result) {
+                     bool partial, InsertResult* result) {
     *result = {};
     const uint64_t count = batch.size();
     const auto refuse = [&](const char* why) {
@@ -286,42 +584,57 @@ struct Model {
         return "done";
       }
     }
-    if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
-    if (count > options.fresh_capacity()) return refuse("invalid_argument");
-    uint64_t bytes = 0;
-    for (const auto& trajectory : batch) bytes += trajectory.bytes + Frame::kOverheadBytes;
-    if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
-    for (const auto& trajectory : batch)
-      for (const ModelItem& item : items)
-        if (item.said.id == trajectory.id) return refuse("already_exists");
+    if (options.closed) return refuse("closed");
+    if (by_group()) {
+      for (const auto& list : Lists(batch))
+        for (const auto& each : list)
+          if (each.run != list[0].run || each.epoch != list[0].epoch)
+            return refuse("invalid_argument");  // whatever else is wrong as well: all of that comes later
+    }
     const bool filling = Available() < options.min_size;
     const bool paced = options.replay_ratio > 0;
-    const double after = balance() + static_cast<double>(count) * options.replay_ratio;
-    if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
-    if (paced && !filling) inserted += static_cast<double>(count);
-    if (options.max_age_ms > 0 && (!mark_ms || now_ms >= *mark_ms + options.max_age_ms / 1'000 + 1)) mark_ms = now_ms;
-    result->first_item = next_number;
     result->count = static_cast<uint32_t>(count);
-    for (const auto& trajectory : batch) {
-      ModelItem item;
-      item.said = trajectory;
-      item.number = next_number++;
-      item.time_ms = mark_ms.value_or(0);
-      item.outcome = trajectory.correct;
-      item.outcome_said = item.outcome != Outcome::kUnknown;
-      if (item.outcome == Outcome::kUnknown && options.correct_threshold)
-        item.outcome =
-            trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
-      item.counted = paced && !filling;
-      item.zero_spread = !trajectory.group.empty();
-      for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
-      const int64_t step = StepOf(item);
-      const auto [at, added] = newest_seen.insert({trajectory.run, step});
-      if (!added) at->second = std::max(at->second, step);
-      items.push_back(item);
+    if (partial) {
+      std::set<std::string> completed;
+      if (const std::string why = WhyPartialRefused(batch, &completed); !why.empty()) return refuse(why.c_str());
+      double completing = 0;
+      for (const std::string& group : completed) completing += FindReserved(group)->size;
+      if (completing > 0 && paced && options.pace_inserts && !filling &&
+          balance() + completing * options.replay_ratio > options.tolerance)
+        return "waits pacing";
+      for (const fake::Trajectory& trajectory : batch) {
+        ModelReserved& group = *FindReserved(trajectory.group);
+        group.members.push_back(trajectory);
+        group.expires_ms = now_ms + group.lease_ms;
+        result->pending |= group.members.size() < group.size;
+      }
+      for (const std::string& group : completed) {
+        size_t at = 0;
+        while (reserved[at].first != group) ++at;
+        const uint64_t first = CommitReserved(at);
+        if (result->first_item == 0) result->first_item = first;
+      }
+      if (result->pending) result->first_item = 0;
+    } else {
+      if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
+      if ((by_group() ? Lists(batch).size() : count) > options.fresh_capacity()) return refuse("invalid_argument");
+      uint64_t bytes = 0;
+      for (const auto& trajectory : batch) bytes += trajectory.bytes + Frame::kOverheadBytes;
+      for (const auto& [group, each] : reserved)
+        for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+      if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
+      for (const auto& trajectory : batch) {
+        if (FindReserved(trajectory.group)) return refuse("failed_precondition");
+        if (IsKnown(trajectory.id)) return refuse("already_exists");
+      }
+      const double after = balance() + static_cast<double>(count) * options.replay_ratio;
+      if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
+      if (paced && !filling) inserted += static_cast<double>(count);
+      result->first_item = next_number;
+      AddAll(batch, paced && !filling);
+      accepted += count;
     }
     offered += count;
-    accepted += count;
     if (writer != 0) {
       receipts[writer][sequence] = {result->first_item, result->count};
       for (const auto& trajectory : batch) inserted_ids[{writer, sequence}].push_back(trajectory.id);
@@ -335,7 +648,8 @@ struct Model {
   // `parts` with the counts that they are to draw.
   std::string WhySampleDoesNotDraw(const SampleRequest& request, std::vector<ModelPart>* parts) {
     if (!PartsOf(request, parts)) return "invalid_argument";
-    if (request.count == 0 || (options.max_draws_per_sample > 0 && request.count > options.max_draws_per_sample))
+    const uint64_t most_draws = request.count * largest_group;
+    if (request.count == 0 || (options.max_draws_per_sample > 0 && most_draws > options.max_draws_per_sample))
       return "invalid_argument";
     for (size_t i = 0; i < parts->size(); ++i) {
       const ModelPart& part = (*parts)[i];
@@ -343,16 +657,22 @@ struct Model {
       for (size_t j = 0; j < i; ++j)
         if (part.selector == SelectorKind::kEpoch && (*parts)[j].view == part.view) return "invalid_argument";
     }
-    if (items.size() < options.min_size) return "waits min_size";
+    const uint64_t present = Rows().size() - Held();
+    const auto too_few = [&](uint64_t needed) {
+      const uint64_t pending = by_group() ? (Pending() > 0 ? reserved.size() : 0) : Pending();
+      return pending > 0 && present + pending >= needed ? "waits group_incomplete" : "waits min_size";
+    };
+    if (present < MinSize()) return too_few(MinSize());
     const double given_back = static_cast<double>(std::min<uint64_t>(request.given_back, outstanding));
-    if (options.replay_ratio > 0 && options.pace_draws && balance() + given_back - request.count < -options.tolerance)
+    if (options.replay_ratio > 0 && options.pace_draws &&
+        balance() + given_back - static_cast<double>(most_draws) < -options.tolerance)
       return "waits pacing";
     for (const ModelPart& part : *parts)
-      if (part.view == 0 && part.distinct() && !part.or_next && items.size() < part.count) return "waits min_size";
+      if (part.view == 0 && part.distinct() && !part.or_next && present < part.count) return too_few(part.count);
     const ModelPart whole = Whole(request);
     starving = true;  // unless it draws
-    if (Count(&Model::InWindow, request, whole) < options.min_size) return "waits staleness";
-    if (Count(&Model::MayDraw, request, whole) < options.min_size) return "waits filter";
+    if (Count(&Model::InWindow, request, whole) < MinSize()) return "waits staleness";
+    if (Count(&Model::MayDraw, request, whole) < MinSize()) return "waits filter";
     uint32_t left = 0;
     for (ModelPart& part : *parts) {
       part.count += left;
@@ -455,19 +775,42 @@ struct Model {
 
   // Checks a batch that was drawn, and draws the same items here.
   void Replay(const SampleRequest& request, const std::vector<ModelPart>& parts, const SampleResult& result) {
-    ASSERT_EQ(request.count, result.draws.size());
-    ASSERT_EQ(items.size() - Count(&Model::MayDraw, request, Whole(request)), result.withheld);
+    ASSERT_EQ(Rows().size() - Held() - Count(&Model::MayDraw, request, Whole(request)), result.withheld);
+    // Unit by unit; a group is drawn whole, by one probability.
+    std::vector<DrawnItem> unit_draws;
+    std::vector<uint32_t> sizes = result.unit_sizes;
+    if (!by_group()) sizes.assign(result.draws.size(), 1);
+    size_t next = 0;
+    for (const uint32_t size : sizes) {
+      ASSERT_LE(next + size, result.draws.size());
+      DrawnItem draw = result.draws[next];
+      const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == draw.item; });
+      ASSERT_NE(items.end(), at) << "item " << draw.item << " is not live";
+      ASSERT_EQ(spans[at->unit], std::pair(draw.item, uint64_t{size}));
+      for (size_t i = 0; i < size; ++i) {
+        ASSERT_EQ(draw.item + i, result.draws[next + i].item);
+        ASSERT_EQ(draw.probability, result.draws[next + i].probability);
+      }
+      draw.item = by_group() ? at->unit : at->number;
+      unit_draws.push_back(draw);
+      next += size;
+    }
+    ASSERT_EQ(next, result.draws.size());
+    ASSERT_EQ(request.count, unit_draws.size());
     std::vector<uint32_t> counts;
-    for (const ModelPart& part : parts) counts.push_back(part.count);
+    for (size_t unit = 0, i = 0; i < parts.size(); ++i) {
+      counts.push_back(0);
+      for (uint32_t n = 0; n < parts[i].count; ++n) counts.back() += sizes[unit++];
+    }
     ASSERT_EQ(request.parts.empty() ? std::vector<uint32_t>() : counts, result.part_counts);
-    const std::vector<ModelItem> begun = items;
-    std::span<const DrawnItem> rest = result.draws;
+    const std::vector<ModelItem> begun = Rows();
+    std::span<const DrawnItem> rest = unit_draws;
     for (const ModelPart& part : parts) {
       std::vector<ModelItem> then = begun;
       CheckPart(request, part, rest.first(part.count), &then);
       rest = rest.subspan(part.count);
       if (part.selector == SelectorKind::kEpoch)
-        for (size_t i = 0; i < items.size(); ++i) items[i].seen[part.view] = then[i].seen[part.view];
+        for (const ModelItem& row : then) SetSeen(row.number, part.view, row.seen[part.view]);
     }
     std::vector<uint64_t> frames;  // numbers by frame index
     for (const DrawnItem& draw : result.draws) {
@@ -487,28 +830,49 @@ struct Model {
     }
     ASSERT_EQ(frames.size(), result.frames.size());
     starving = false;
-    drawn += request.count;
+    drawn += result.draws.size();
     const uint64_t given_back = std::min<uint64_t>(request.given_back, outstanding);
-    outstanding += request.count - given_back;
-    drawn_paced += request.count - static_cast<double>(given_back);
+    outstanding += result.draws.size() - given_back;
+    drawn_paced += static_cast<double>(result.draws.size()) - static_cast<double>(given_back);
     ReviewViews();
+    if (options.lease_ms > 0) {
+      ASSERT_EQ(next_lease, result.lease);
+      ModelLease lease{next_lease++, request.holder, now_ms + options.lease_ms, {}};
+      for (const DrawnItem& draw : unit_draws) {
+        if (std::find(lease.units.begin(), lease.units.end(), UnitOf(draw.item)) != lease.units.end()) continue;
+        lease.units.push_back(UnitOf(draw.item));
+        for (ModelItem& item : items) item.held |= item.unit == lease.units.back();
+      }
+      leases.push_back(lease);
+      return;
+    }
+    ASSERT_EQ(0u, result.lease);
     DropDrawnOut();
     Retain();
   }
+  // Of a row's number.
+  uint64_t UnitOf(uint64_t row) const {
+    for (const ModelItem& item : items)
+      if (!by_group() && item.number == row) return item.unit;
+    return row;
+  }
   void DropDrawnOut() {
-    for (size_t at = items.size(); options.max_draws > 0 && at-- > 0;)
-      if (items[at].draws >= options.max_draws) Remove(at, RemoveReason::kMaxDraws);
+    std::vector<uint64_t> out;
+    for (const ModelItem& item : items)
+      if (options.max_draws > 0 && item.draws >= options.max_draws && !item.held) out.push_back(item.unit);
+    for (const uint64_t unit : out) Remove(unit, RemoveReason::kMaxDraws);
   }
 
-  bool Delete(const std::string& id) {
-    for (size_t at = 0; at < items.size(); ++at) {
-      if (items[at].said.id != id) continue;
-      if (items[at].draws == 0 && items[at].counted) --inserted;
-      Remove(at, RemoveReason::kDeleted);
-      Retain();
-      return true;
-    }
-    return false;
+  uint32_t Delete(const std::string& id) {
+    const auto named = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.said.id == id; });
+    if (named == items.end()) return 0;
+    const uint64_t unit = named->unit, before = items.size();
+    for (const ModelItem& item : items)
+      if (item.unit == unit && item.draws == 0 && item.counted) --inserted;
+    Remove(unit, RemoveReason::kDeleted);
+    const auto deleted = static_cast<uint32_t>(before - items.size());
+    Retain();
+    return deleted;
   }
 
   UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision) {
@@ -563,23 +927,27 @@ struct Model {
 
   std::string Describe() const {
     std::string text;
-    const size_t positive = items.size() - fresh();
-    for (size_t at = 0; at < items.size(); ++at) {
+    const std::vector<ModelItem> all = Rows();
+    const size_t positive = all.size() - fresh();
+    for (size_t at = 0; at < all.size(); ++at) {
       if (at == positive) text += "| ";
-      text += to_string(items[at].number);
-      if (items[at].outcome == Outcome::kCorrect) text += "+";
-      if (items[at].draws > 0) text += "*" + to_string(items[at].draws);
-      if (OldEpoch(items[at])) text += "~";
+      text += to_string(all[at].number);
+      if (by_group()) text += "x" + to_string(spans.at(all[at].unit).second);
+      if (all[at].held) text += "!";
+      if (all[at].outcome == Outcome::kCorrect) text += "+";
+      if (all[at].draws > 0) text += "*" + to_string(all[at].draws);
+      if (OldEpoch(all[at])) text += "~";
       text += " ";
     }
-    if (positive == items.size()) text += "| ";
+    if (positive == all.size()) text += "| ";
     return text + "positive=" + to_string(positive) + " fresh=" + to_string(fresh()) + " drawn=" + to_string(drawn);
   }
   std::string Counts() const {
     std::string text =
         to_string(offered) + "=" + to_string(accepted) + "+" + to_string(duplicate) + "+" + to_string(rejected) + " removed";
     for (uint64_t count : removed) text += " " + to_string(count);
-    text += " balance " + to_string(balance());
+    text += " balance " + to_string(balance()) + " pending " + to_string(Pending()) + " of " + to_string(reserved.size()) +
+            " dropped " + to_string(dropped_members) + " held " + to_string(Held()) + " by " + to_string(leases.size());
     for (const ViewOptions& view : options.views)
       text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
     return text;
@@ -590,7 +958,9 @@ std::string Counts(const BufferStats& stats) {
   std::string text = to_string(stats.offered) + "=" + to_string(stats.accepted) + "+" + to_string(stats.duplicate) + "+" +
                      to_string(stats.rejected) + " removed";
   for (uint64_t count : stats.removed) text += " " + to_string(count);
-  text += " balance " + to_string(stats.pacing_balance);
+  text += " balance " + to_string(stats.pacing_balance) + " pending " + to_string(stats.pending) + " of " +
+          to_string(stats.reserved_groups) + " dropped " + to_string(stats.dropped_members) + " held " + to_string(stats.held) +
+          " by " + to_string(stats.leases);
   for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
   return text;
 }
@@ -643,6 +1013,9 @@ class Simulation {
                        to_string(options.capacity_bytes) + " bytes, min_size " + to_string(options.min_size) + ", max_draws " +
                        to_string(options.max_draws) + ", exponent " + NumberText(options.priority_exponent) + ", decay " +
                        NumberText(options.staleness_decay);
+    if (options.unit == Unit::kGroup) text += ", of groups";
+    if (options.lease_ms > 0) text += ", lease " + to_string(options.lease_ms);
+    if (options.closed) text += ", closed";
     if (options.max_age_ms > 0) text += ", max_age " + to_string(options.max_age_ms);
     if (options.evict_staleness) text += ", evict_staleness " + to_string(*options.evict_staleness);
     if (options.max_staleness) text += ", max_staleness " + to_string(*options.max_staleness);
@@ -664,7 +1037,7 @@ class Simulation {
     else if (dice < 80)
       Delete();
     else if (dice < 83)
-      Update();
+      Below(2) || model_.leases.empty() ? Update() : Acknowledge();
     else if (dice < 91)
       Publish();
     else if (dice < 93)
@@ -673,6 +1046,8 @@ class Simulation {
       Get();
     else if (dice < 97)
       Time();
+    else if (dice < 98)
+      Reserve();
     else
       Scan();
   }
@@ -696,6 +1071,9 @@ class Simulation {
       if (Below(2)) options.correct_threshold = 0.5;
       options.min_size = 1 + Below(8);
       options.seed = Below(100);
+      options.unit = Below(3) ? Unit::kTrajectory : Unit::kGroup;
+      options.lease_ms = Below(2) ? 0 : 100 + Below(2'000);  // most selectors refuse it
+      options.closed = Below(40) == 0;
       for (size_t view = 1; view <= std::size(kModelViews); ++view)
         if (Below(5) == 0)
           options.views.push_back({.name = "v" + to_string(view),
@@ -737,10 +1115,19 @@ class Simulation {
       if (Below(2)) {
         trajectory.group = "g" + to_string(Below(3));  // within the request; nothing here counts its members
         trajectory.group_size = 4;
+        for (const fake::Trajectory& other : trajectories) {
+          if (other.group != trajectory.group) continue;
+          ++trajectory.index_in_group;
+          if (Below(50) == 0) continue;
+          trajectory.run = other.run;  // where groups are the unit, others are refused
+          trajectory.epoch = other.epoch;
+        }
       }
       batch.Add(trajectory);
       trajectories.push_back(trajectory);
     }
+    const bool partial = !model_.reserved.empty() && Below(2);
+    if (partial) MakeMembers(&trajectories, &batch);
     const uint64_t writer = Below(4);  // 0: none
     uint64_t& sequence = sequences_[writer];
     const bool repeat = Below(5) == 0 && sequence > 0;
@@ -756,17 +1143,107 @@ class Simulation {
     if (writer != 0 && !repeat) sent_[{writer, used}] = trajectories;
     const uint64_t through = writer != 0 && Below(4) == 0 ? Below(sequence + 1) : 0;
     InsertResult expected, result;
-    log_.push_back("insert by " + to_string(writer) + " number " + to_string(used) + " of");
+    log_.push_back(std::string(partial ? "partial " : "") + "insert by " + to_string(writer) + " number " + to_string(used) +
+                   " of");
     for (const fake::Trajectory& each : trajectories)
-      log_.back() += " " + each.id + " (" + each.run + "." + to_string(each.epoch) + "." + to_string(each.version) + ")";
-    const std::string verdict = model_.Insert(trajectories, writer, used, through, &expected);
-    coverage_->Add("insert: " + verdict + (expected.duplicate ? " again" : ""));
-    ASSERT_EQ(verdict, server::Describe(buffer_->Insert(batch.Request({writer, 0}, used, through), &result)));
+      log_.back() += " " + each.id + " (" + each.run + "." + to_string(each.epoch) + "." + to_string(each.version) +
+                     (each.group.empty() ? "" : " " + each.group + "." + to_string(each.index_in_group)) + ")";
+    const std::string verdict = model_.Insert(trajectories, writer, used, through, partial, &expected);
+    coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : ""));
+    InsertRequest request = batch.Request({writer, 0}, used, through);
+    request.partial = partial;
+    ASSERT_EQ(verdict, server::Describe(buffer_->Insert(request, &result)));
     if (verdict != "done") return;
     ASSERT_EQ(expected.first_item, result.first_item);
     ASSERT_EQ(expected.count, result.count);
     ASSERT_EQ(expected.duplicate, result.duplicate);
     ASSERT_EQ(expected.live, result.live);
+    ASSERT_EQ(expected.pending, result.pending);
+    if (partial && !result.pending && !result.duplicate) coverage_->Add("partial insert: completed");
+  }
+
+  // Members of a reserved group, nearly all of them right, instead.
+  void MakeMembers(std::vector<fake::Trajectory>* trajectories, fake::Batch* batch) {
+    const auto& [id, group] = model_.reserved[Below(model_.reserved.size())];
+    uint32_t index = static_cast<uint32_t>(group.members.size());
+    *batch = {};
+    if (trajectories->size() > group.size) trajectories->resize(group.size);
+    for (fake::Trajectory& each : *trajectories) {
+      each.group = Below(60) ? id : "g9";
+      each.group_size = Below(60) ? group.size : 7;
+      each.index_in_group = Below(60) ? index++ : 0;
+      if (Below(30)) {
+        each.run = group.members.empty() ? (*trajectories)[0].run : group.members[0].run;
+        each.epoch = group.members.empty() ? (*trajectories)[0].epoch : group.members[0].epoch;
+      }
+      if (index == group.size) {
+        trajectories->resize(static_cast<size_t>(&each - trajectories->data()) + 1);
+        break;
+      }
+    }
+    for (const fake::Trajectory& each : *trajectories) batch->Add(each);
+  }
+
+  void Reserve() {
+    if (Below(6) == 0) {
+      AdmitRequest request{.count = static_cast<uint32_t>(Below(20)), .batch = static_cast<uint32_t>(Below(8))};
+      if (Below(2)) request.max_staleness = static_cast<int64_t>(Below(4));
+      log_.push_back("admit " + to_string(request.count) + " of " + to_string(request.batch));
+      AdmitResult expected, result;
+      const std::string verdict = model_.Admit(request, &expected);
+      coverage_->Add("admit: " + verdict);
+      ASSERT_EQ(verdict, server::Describe(buffer_->Admit(request, &result)));
+      ASSERT_EQ(expected.credits, result.credits);
+      ASSERT_EQ(expected.live, result.live);
+      ASSERT_EQ(expected.reserved, result.reserved);
+      return;
+    }
+    ReserveRequest request;
+    request.group_id = "r" + to_string(Below(4));
+    request.action = static_cast<ReserveRequest::Action>(Below(5) ? 0 : 1 + Below(2));
+    request.size = static_cast<uint32_t>(Below(6));
+    request.lease_ms = static_cast<uint32_t>(100 + Below(2'000));
+    request.deadline_ms = static_cast<uint32_t>(100 + Below(4'000));
+    request.missing = static_cast<MissingMembers>(Below(3));
+    if (Below(4) == 0) request.batch = static_cast<uint32_t>(Below(8));
+    if (const ModelReserved* group = model_.FindReserved(request.group_id); group && Below(2)) {
+      request.size = group->size;
+      request.missing = group->missing;
+    }
+    log_.push_back("reserve " + request.group_id + " of " + to_string(request.size) + ", action " +
+                   to_string(static_cast<int>(request.action)) + ", missing " + to_string(static_cast<int>(request.missing)) +
+                   ", lease " + to_string(request.lease_ms) + ", deadline " + to_string(request.deadline_ms));
+    ReserveResult expected, result;
+    const std::string verdict = model_.Reserve(request, &expected);
+    coverage_->Add("reserve: " + verdict);
+    ASSERT_EQ(verdict, server::Describe(buffer_->Reserve(request, &result)));
+    if (verdict != "done") return;
+    ASSERT_EQ(expected.present, result.present);
+    ASSERT_EQ(expected.size, result.size);
+    ASSERT_EQ(expected.first_item, result.first_item);
+  }
+
+  void Acknowledge() {
+    if (Below(4) == 0) {
+      const uint64_t holder = Below(3);
+      log_.push_back("holder " + to_string(holder) + " ends");
+      const bool held = model_.EndLeasesOf(holder);
+      if (held) coverage_->Add("holder ended");
+      ASSERT_EQ(held, buffer_->EndLeasesOf(holder));
+      return;
+    }
+    const ModelLease& lease = model_.leases[Below(model_.leases.size())];
+    AcknowledgeRequest request{.lease = Below(20) ? lease.number : lease.number + 1, .give_back = Below(3) == 0};
+    for (uint64_t i = Below(2) ? Below(4) : 0; i > 0; --i)
+      request.items.push_back(Below(8) ? model_.spans.at(lease.units[Below(lease.units.size())]).first + Below(2)
+                                       : Below(model_.next_number));
+    log_.push_back("acknowledge " + to_string(request.lease) + (request.give_back ? " giving back" : ""));
+    for (const uint64_t item : request.items) log_.back() += " " + to_string(item);
+    uint32_t expected_count = 0, count = 0;
+    const std::string verdict = model_.Acknowledge(request, &expected_count);
+    coverage_->Add("acknowledge: " + verdict);
+    ASSERT_EQ(verdict, server::Describe(buffer_->Acknowledge(request, &count)));
+    ASSERT_EQ(expected_count, count);
   }
 
   void Sample() {
@@ -775,6 +1252,7 @@ class Simulation {
     if (Below(2)) request.step = version_ - 6 + static_cast<int64_t>(Below(10));
     if (Below(4) == 0) request.max_staleness = static_cast<int64_t>(Below(8));
     if (Below(4) == 0) request.given_back = static_cast<uint32_t>(Below(12));
+    request.holder = Below(3);
     const auto view = [&]() -> std::string {
       const auto& views = model_.options.views;
       return Below(40) == 0 ? "v9" : views.empty() || Below(2) ? "" : views[Below(views.size())].name;
@@ -822,9 +1300,11 @@ class Simulation {
       if (expected != "done" || part.count == 0) continue;
       const std::string selector(ToString(part.selector));
       if (part.view > 0) coverage_->Add("drawn: " + selector + " of a view");
+      if (part.view == 0 && model_.by_group()) coverage_->Add("drawn: " + selector + " of groups");
       if (part.view == 0) coverage_->Add("drawn: " + selector + " from " + std::string(ToString(model_.options.retention)));
     }
     if (expected == "done") coverage_->Add(request.parts.empty() ? "sample: plain" : "sample: composed");
+    if (expected == "done" && model_.options.lease_ms > 0) coverage_->Add("sample: leased");
     ASSERT_EQ(expected == "done", buffer_->WhySampleWaits(request).empty() && expected != "invalid_argument");
     ASSERT_EQ(expected, server::Describe(buffer_->Sample(request, &result_)));
     if (expected == "done") model_.Replay(request, parts, result_);
@@ -833,9 +1313,11 @@ class Simulation {
   std::string WhySampleDoesNotDraw(const SampleRequest& request, std::vector<ModelPart>* parts) {
     const bool was_starving = model_.starving;
     const std::string expected = model_.WhySampleDoesNotDraw(request, parts);
-    if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits pacing")
+    const bool closed = model_.options.closed && expected.starts_with("waits") && model_.Held() == 0;
+    if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits group_incomplete" ||
+        expected == "waits pacing" || closed)
       model_.starving = was_starving;
-    return expected;
+    return closed ? "closed" : expected;
   }
 
   static std::string TextOf(const SampleResult& result) {
@@ -844,6 +1326,7 @@ class Simulation {
       text += " " + to_string(draw.item) + ":" + to_string(draw.draw_count) + ":" +
               to_string(fake::TagOf(result.frames[draw.frame]));
     for (const uint32_t count : result.part_counts) text += " part " + to_string(count);
+    for (const uint32_t size : result.unit_sizes) text += " x" + to_string(size);
     return text;
   }
 
@@ -863,7 +1346,8 @@ class Simulation {
     std::string expected = "planned";
     uint32_t of_parts = 0;
     for (const SamplePart& part : request.parts) of_parts += part.count;
-    if ((model_.options.max_draws_per_sample > 0 && all.count > model_.options.max_draws_per_sample) ||
+    if (model_.options.lease_ms > 0 ||
+        (model_.options.max_draws_per_sample > 0 && all.count > model_.options.max_draws_per_sample) ||
         (!request.parts.empty() && of_parts != request.count))
       expected = "invalid_argument";
     else if (plan != plans.end())
@@ -883,10 +1367,10 @@ class Simulation {
     ASSERT_EQ(expected, server::Describe(verdict));
     if (expected != "done") return;
     ASSERT_FALSE(result_.planned);
-    // Gathers what all ranks get: slot i is in rank i mod world_size.
+    // Gathers what all ranks get: unit i is in rank i mod world_size.
     ModelPlan drawn{.step = *request.step, .asked = request, .ranks = {}};
     SampleResult gathered;
-    gathered.draws.resize(all.count);
+    std::vector<std::vector<DrawnItem>> units(all.count);
     std::map<uint64_t, Frame> frames;
     for (uint32_t rank = 0; rank < request.world_size; ++rank) {
       SampleRequest other = request;
@@ -896,14 +1380,22 @@ class Simulation {
       ASSERT_TRUE(part.planned);
       ASSERT_TRUE(rank != request.rank || TextOf(result_) == TextOf(part));
       drawn.ranks.push_back(TextOf(part));
-      ASSERT_EQ(request.count, part.draws.size());
-      for (size_t i = 0; i < part.draws.size(); ++i) {
-        gathered.draws[i * request.world_size + rank] = part.draws[i];
-        frames[part.draws[i].item] = part.frames[part.draws[i].frame];
+      std::vector<uint32_t> sizes = part.unit_sizes;
+      if (!model_.by_group()) sizes.assign(part.draws.size(), 1);
+      ASSERT_EQ(request.count, sizes.size());
+      for (size_t i = 0, next = 0; i < sizes.size(); ++i) {
+        for (uint32_t n = 0; n < sizes[i]; ++n, ++next) {
+          units[i * request.world_size + rank].push_back(part.draws[next]);
+          frames[part.draws[next].item] = part.frames[part.draws[next].frame];
+        }
       }
       gathered.part_counts.resize(part.part_counts.size());
       for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
       gathered.withheld = part.withheld;
+    }
+    for (const std::vector<DrawnItem>& unit : units) {
+      gathered.draws.insert(gathered.draws.end(), unit.begin(), unit.end());
+      if (model_.by_group()) gathered.unit_sizes.push_back(static_cast<uint32_t>(unit.size()));
     }
     std::map<uint64_t, uint32_t> frame_of;
     for (DrawnItem& draw : gathered.draws) {
@@ -980,18 +1472,22 @@ class Simulation {
     now_ms_ += Below(4) == 0 ? Below(3'000) : Below(50);
     const uint64_t told = Below(10) ? now_ms_ : now_ms_ - std::min(now_ms_, Below(5'000));  // a clock may go back
     log_.push_back("time " + to_string(told));
-    const uint64_t before = model_.items.size();
-    model_.OnTime(told);
-    ASSERT_EQ(model_.items.size() < before, buffer_->OnTime(told));
+    const uint64_t leases = model_.leases.size(), dropped = model_.dropped_members, reserved = model_.reserved.size();
+    const bool changed = model_.OnTime(told);
+    coverage_->Add("lease expired", leases - model_.leases.size());
+    if (model_.dropped_members > dropped) coverage_->Add("reserved group: dropped");
+    if (model_.dropped_members == dropped) coverage_->Add("reserved group: released", reserved - model_.reserved.size());
+    ASSERT_EQ(changed, buffer_->OnTime(told));
   }
 
   void Alter() {
     BufferOptions options = Below(2) ? RandomOptions() : model_.options;
     if (Below(2)) options.delta = {Below(10), 10};
+    if (Below(20)) options.unit = model_.options.unit;
     log_.push_back("alter to " + Text(options));
     const std::string error = buffer_->Alter(options);
     coverage_->Add(error.empty() ? "alter: done" : "alter: refused");
-    if (CheckOptions(&options).empty()) {
+    if (CheckOptions(&options).empty() && options.unit == model_.options.unit) {
       ASSERT_EQ("", error);
       model_.Alter(options);
     } else {
@@ -1103,6 +1599,8 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
       const std::string pair = "drawn: " + std::string(selector) + " from " + std::string(retention);
       EXPECT_GE(coverage.counts[pair], 1'000u) << pair;
     }
+    const std::string of_groups = "drawn: " + std::string(selector) + " of groups";
+    EXPECT_GE(coverage.counts[of_groups], 1'000u) << of_groups;
   }
   for (const char* what : {"sample: waits min_size",
                            "sample: waits pacing",
@@ -1118,6 +1616,18 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "removed: age",
                            "removed: staleness",
                            "sample: composed",
+                           "sample: closed",
+                           "sample: leased",
+                           "sample: waits group_incomplete",
+                           "acknowledge: done",
+                           "acknowledge: not_found",
+                           "lease expired",
+                           "holder ended",
+                           "reserve: done",
+                           "partial insert: done",
+                           "partial insert: completed",
+                           "reserved group: dropped",
+                           "reserved group: released",
                            "sample by key: done",
                            "sample by key: planned",
                            "sample by key: plan_expired",
