@@ -162,6 +162,7 @@ uint64_t Buffer::State::CommitReserved(Reservations::Group* group) {
   if (by_group()) ListGroups(facts);
   AddAll(facts, frames, pacing.OnInsert(facts.size(), available));
   accepted += facts.size();
+  if (unit_cohorts.expired() > 0) EvictStale();  // They may have waited long.
   return first;
 }
 
