@@ -23,6 +23,8 @@ inline constexpr uint32_t kMaxSegments = 65'536;  // role segments and version s
 inline constexpr uint32_t kMaxNamedRewards = 64;
 inline constexpr uint32_t kMaxTags = 64;
 inline constexpr uint32_t kMaxColumns = 64;
+inline constexpr uint32_t kMaxColumnNameBytes = 64;  // [A-Za-z0-9_.-]: stands in filters
+inline constexpr uint32_t kMaxColumnRank = 8;
 inline constexpr uint32_t kMaxTagBytes = 1024;  // text of one tag
 inline constexpr uint32_t kMaxUriBytes = 1024;  // of a policy version
 inline constexpr float kMaxPriority = 1e9f;     // of a trajectory
@@ -34,14 +36,25 @@ static_assert(kMaxOpaqueBytes + 2ull * kMaxSegments * 16 + uint64_t{kMaxTags} * 
 inline constexpr uint32_t kMaxTrajectoriesPerInsert = 8192;  // DAPO's largest step
 inline constexpr uint32_t kMaxIdsPerRequest = 512;           // Get, Delete
 inline constexpr uint32_t kMaxSampleCount = 65'536;
+inline constexpr uint32_t kMaxColumnsPerRequest = 8192;      // column frames of an Insert or Update
+inline constexpr uint32_t kMaxColumnNamesPerRequest = 16;    // Sample, Get
+inline constexpr uint32_t kMaxColumnsPerReply = 256u << 10;  // column frames
 inline constexpr uint32_t kMaxRequestControlBytes = 128u << 10;
-static_assert(kMaxTrajectoriesPerInsert * 4ull + 1024 <= kMaxRequestControlBytes, "the size list of the largest Insert fits");
+static_assert(kMaxTrajectoriesPerInsert * 4ull + kMaxColumnsPerRequest * 8ull + 1024 <= kMaxRequestControlBytes,
+              "the size lists of the largest Insert fit");
 static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 16ull) + 1024 <= kMaxRequestControlBytes, "the ids of the largest Get fit");
-static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 40ull) + 1024 <= kMaxRequestControlBytes, "the largest Update fits");
+static_assert(kMaxIdsPerRequest * (kMaxIdBytes + 56ull) + 1024 <= kMaxRequestControlBytes,
+              "the largest Update fits, without columns and with a few tags");
 inline constexpr uint32_t kMaxRequestControlBytesBeforeHello = 16u << 10;
 inline constexpr uint32_t kMaxReplyControlBytes = 8u << 20;
-// Draw: 7 words; frame size and unit size: half a word each.
-static_assert(kMaxSampleCount * 64ull + 4096 <= kMaxReplyControlBytes, "the slots of the largest Sample fit");
+// Draw: 7 words; frame size and unit size: half a word each; size of a column: a word.
+static_assert(kMaxSampleCount * 64ull + kMaxColumnsPerReply * 8ull + 4096 <= kMaxReplyControlBytes,
+              "the slots of the largest Sample fit");
+// What Update may add to the tags of one item: names, texts and 16 bytes a tag.
+inline constexpr uint32_t kMaxLateTagBytes = 8192;
+// On the wire a tag takes 5 words more than its texts, which end in a NUL and are padded.
+static_assert(kMaxIdsPerRequest * (kMaxLateTagBytes + kMaxTags * 48ull + 32) + 4096 <= kMaxReplyControlBytes,
+              "the late tags of the largest Get fit");
 inline constexpr uint64_t kMaxRequestPayloadBytes = 256ull << 20;
 inline constexpr uint64_t kMaxReplyPayloadBytes = 1ull << 30;
 static_assert(kMaxFrameBytes <= kMaxRequestPayloadBytes);
@@ -73,6 +86,8 @@ inline constexpr uint32_t kMaxPrompts = 1u << 24;  // of a buffer, with prompt_h
 inline constexpr uint64_t kMaxLeaseMs = 24ull * 3'600'000;  // of a draw, of a reserved group
 inline constexpr uint32_t kMaxReservedGroups = 65'536;      // of a buffer
 inline constexpr uint32_t kMaxSources = 1024;               // of a buffer; what comes from further ones is "(other)"
+// All different names of the columns of a buffer's live items together.
+inline constexpr uint32_t kMaxColumnNames = 256;
 static_assert(kMaxViews * (kMaxFilterBytes + kMaxBufferNameBytes + 100ull) + 1024 <= kMaxRequestControlBytesBeforeHello);
 inline constexpr uint32_t kMaxWriters = 100'000;         // per buffer, least recently used forgotten first
 inline constexpr uint32_t kMaxReceiptsPerWriter = 8192;  // requests a writer may have unacknowledged

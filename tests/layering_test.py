@@ -60,6 +60,7 @@ LIBRARIES = {
             "schema/message.cc",
             "schema/validate.cc",
             "schema/tags.cc",
+            "schema/column.cc",
             "server/session.cc",
             "server/replay_service.cc",
             "server/codec.h",
