@@ -19,4 +19,24 @@ FrameTag ReadTag(std::span<const uint8_t> frame, std::string_view name) {
   return {};
 }
 
+FrameTag ValueOf(const NamedTag& tag) {
+  const auto number = [](double value) { return FrameTag{.kind = FrameTag::Kind::kNumber, .number = value, .text = {}}; };
+  if (const auto* integer = std::get_if<int64_t>(&tag.value)) return number(static_cast<double>(*integer));
+  if (const auto* real = std::get_if<double>(&tag.value)) return number(*real);
+  if (const auto* flag = std::get_if<bool>(&tag.value))
+    return {.kind = FrameTag::Kind::kFlag, .number = *flag ? 1.0 : 0.0, .text = {}};
+  return {.kind = FrameTag::Kind::kText, .number = 0, .text = std::get<std::string>(tag.value)};
+}
+
+std::string CheckTag(const NamedTag& tag) {
+  if (tag.name.empty()) return "tags.name is empty";
+  const auto too_long = [](const char* field, size_t bytes, uint32_t most) {
+    return std::string(field) + " has " + std::to_string(bytes) + " bytes: at most " + std::to_string(most) + " are allowed";
+  };
+  if (tag.name.size() > kMaxIdBytes) return too_long("tags.name", tag.name.size(), kMaxIdBytes);
+  const auto* text = std::get_if<std::string>(&tag.value);
+  if (text && text->size() > kMaxTagBytes) return too_long("tags.text", text->size(), kMaxTagBytes);
+  return "";
+}
+
 }  // namespace replay

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 namespace replay {
 
@@ -17,5 +18,15 @@ struct FrameTag {
 };
 // That of the first tag of this name in a frame that ValidateTrajectory passed; kNone without one.
 FrameTag ReadTag(std::span<const uint8_t> frame, std::string_view name);
+
+// A tag outside of a frame, as Update brings it: with the type it was sent with.
+struct NamedTag {
+  std::string name;
+  std::variant<std::string, int64_t, double, bool> value;
+  bool operator==(const NamedTag&) const = default;
+};
+FrameTag ValueOf(const NamedTag& tag);
+// "" or what is wrong with a tag, the rule being that of tags in a frame.
+std::string CheckTag(const NamedTag& tag);
 
 }  // namespace replay

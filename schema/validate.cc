@@ -102,7 +102,7 @@ void CheckAdvantage(const schema::Trajectory::Advantage::Reader& advantage, uint
   }
 }
 
-void CheckSmallFields(const schema::Trajectory::Reader& trajectory) {
+void CheckSmallFields(const schema::Trajectory::Reader& trajectory, TrajectoryFacts* facts) {
   CheckedText("rollout_id", trajectory.getRolloutId());
   const uint32_t part_index = trajectory.getPartIndex(), part_count = trajectory.getPartCount();
   if (part_index >= std::max(1u, part_count)) [[unlikely]]
@@ -129,6 +129,7 @@ void CheckSmallFields(const schema::Trajectory::Reader& trajectory) {
     Fail("opaque has " + to_string(opaque_bytes) + " bytes: at most " + to_string(kMaxOpaqueBytes) + " are allowed");
   const auto columns = trajectory.getColumnNames();
   RequireCount("column_names", columns.size(), kMaxColumns);
+  facts->column_count = static_cast<uint16_t>(columns.size());
   for (const auto& name : columns) CheckedText("column_names", name);
   // Enumerators beyond the known ones come from a newer client; what they mean cannot be decided here.
   Require(trajectory.getCorrect() <= schema::Correctness::YES, "correct is not one of unknown, no, yes");
@@ -182,7 +183,6 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
       Fail("index_in_group is " + to_string(facts->index_in_group) + ": it must be below group_size, " +
            to_string(facts->group_size));
   }
-
   if (group.empty() && (facts->group_size != 0 || facts->index_in_group != 0)) [[unlikely]]
     Fail("group_size is " + to_string(facts->group_size) + " and index_in_group " + to_string(facts->index_in_group) +
          " without a group_id: only members of a group have them");
@@ -192,7 +192,7 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->reward = trajectory.getReward();
   facts->priority = trajectory.getPriority();
   facts->source = Locate(frame, CheckedText("source", trajectory.getSource()));
-  CheckSmallFields(trajectory);
+  CheckSmallFields(trajectory, facts);
   facts->correct = static_cast<Outcome>(trajectory.getCorrect());
 }
 
@@ -317,6 +317,7 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, LastRun* last_run, Trajector
   facts->reward = reward;
   facts->priority = priority;
   facts->correct = static_cast<Outcome>(correct);
+  facts->column_count = 0;
   facts->source = Locate(frame, source);
   return true;
 }

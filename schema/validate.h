@@ -38,6 +38,7 @@ struct TrajectoryFacts {
   float reward = 0;
   float priority = 1;
   Outcome correct = Outcome::kUnknown;
+  uint16_t column_count = 0;  // names in column_names
   FrameText source;
 };
 

@@ -33,5 +33,24 @@ TEST(Tags, AreReadByNameWithTheirKind) {
   EXPECT_EQ(FrameTag::Kind::kNone, ReadTag(test::MakeTrajectory().bytes(), "level").kind);
 }
 
+TEST(Tags, OutsideOfAFrameMeanTheSameAsWithin) {
+  const auto kind = [](const NamedTag& tag) { return ValueOf(tag).kind; };
+  EXPECT_EQ(FrameTag::Kind::kNumber, kind({"level", int64_t{-3}}));
+  EXPECT_EQ(-3, ValueOf({"level", int64_t{-3}}).number);
+  EXPECT_EQ(FrameTag::Kind::kNumber, kind({"share", 0.25}));
+  EXPECT_EQ(0.25, ValueOf({"share", 0.25}).number);
+  EXPECT_EQ(FrameTag::Kind::kFlag, kind({"hard", true}));
+  EXPECT_EQ(1, ValueOf({"hard", true}).number);
+  EXPECT_EQ(FrameTag::Kind::kText, kind({"topic", std::string("graphs")}));
+  EXPECT_EQ("graphs", ValueOf({"topic", std::string("graphs")}).text);
+}
+
+TEST(Tags, OutsideOfAFrameKeepItsRules) {
+  EXPECT_EQ("", CheckTag({std::string(128, 'n'), std::string(1024, 'x')}));
+  EXPECT_EQ("tags.name is empty", CheckTag({"", true}));
+  EXPECT_EQ("tags.name has 129 bytes: at most 128 are allowed", CheckTag({std::string(129, 'n'), true}));
+  EXPECT_EQ("tags.text has 1025 bytes: at most 1024 are allowed", CheckTag({"n", std::string(1025, 'x')}));
+}
+
 }  // namespace
 }  // namespace replay

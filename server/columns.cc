@@ -1,0 +1,130 @@
+#include "server/columns.h"
+
+#include <algorithm>
+
+#include "schema/column.h"
+#include "server/check.h"
+
+namespace replay::server {
+
+uint32_t Columns::Look(std::string_view name) const {
+  for (uint32_t number = 0; number < names_.size(); ++number)
+    if (names_[number].columns > 0 && names_[number].text == name) return number;
+  return kNoName;
+}
+
+void Columns::Put(uint32_t slot, Frame column) {
+  const std::string_view name = ColumnName(column.bytes());
+  uint32_t number = Look(name);
+  if (number == kNoName) {
+    const auto unused = std::find_if(names_.begin(), names_.end(), [](const Name& each) { return each.columns == 0; });
+    number = static_cast<uint32_t>(unused - names_.begin());
+    if (unused == names_.end()) names_.emplace_back();
+    names_[number].text = name;
+  }
+  std::vector<Entry>& entries = by_slot_[slot];
+  const auto same = std::find_if(entries.begin(), entries.end(), [number](const Entry& entry) { return entry.name == number; });
+  bytes_ += column.size();
+  if (same != entries.end()) {
+    bytes_ -= same->column.size();
+    same->column = std::move(column);
+    return;
+  }
+  entries.push_back({std::move(column), number});
+  ++names_[number].columns;
+  ++count_;
+}
+
+void Columns::RemoveAll(uint32_t slot) {
+  const auto found = by_slot_.find(slot);
+  if (found == by_slot_.end()) return;
+  for (const Entry& entry : found->second) {
+    --names_[entry.name].columns;
+    bytes_ -= entry.column.size();
+  }
+  count_ -= found->second.size();
+  by_slot_.erase(found);
+}
+
+const Frame* Columns::Find(uint32_t slot, std::string_view name) const {
+  const auto found = by_slot_.find(slot);
+  if (found == by_slot_.end()) return nullptr;
+  for (const Entry& entry : found->second)
+    if (names_[entry.name].text == name) return &entry.column;
+  return nullptr;
+}
+
+void Columns::Collect(uint32_t slot, uint32_t frame, std::span<const std::string> names, std::vector<ColumnOf>* to) const {
+  for (const std::string& name : names)
+    if (const Frame* column = Find(slot, name)) to->push_back({frame, *column});
+}
+
+uint64_t Columns::HeldBytesWith(uint32_t slot, std::span<const Frame> columns) const {
+  uint64_t bytes = 0;
+  for (const Frame& column : columns) bytes += column.size() + Frame::kOverheadBytes;
+  const auto found = by_slot_.find(slot);
+  if (found == by_slot_.end()) return bytes;
+  for (const Entry& entry : found->second) {
+    const bool replaced = std::any_of(columns.begin(), columns.end(), [&](const Frame& column) {
+      return ColumnName(column.bytes()) == names_[entry.name].text;
+    });
+    if (!replaced) bytes += entry.column.size() + Frame::kOverheadBytes;
+  }
+  return bytes;
+}
+
+std::string Columns::WhyTooMany(std::vector<std::string_view> names) const {
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  const auto added = std::count_if(names.begin(), names.end(), [this](std::string_view name) { return Look(name) == kNoName; });
+  const auto known = std::count_if(names_.begin(), names_.end(), [](const Name& name) { return name.columns > 0; });
+  if (added == 0 || added + known <= int64_t{kMaxColumnNames}) return "";
+  return "the columns have " + std::to_string(added) + " names that are new to the buffer, which has " + std::to_string(known) +
+         ": at most " + std::to_string(kMaxColumnNames) + " different ones are allowed";
+}
+
+std::string Columns::WhyRefused(std::span<const Frame> columns) const {
+  std::vector<std::string_view> names;
+  for (const Frame& column : columns) names.push_back(ColumnName(column.bytes()));
+  return WhyTooMany(std::move(names));
+}
+
+std::string Columns::WhyRefused(std::span<const ColumnOf> columns) const {
+  std::vector<std::string_view> names;
+  for (const ColumnOf& each : columns) names.push_back(ColumnName(each.column.bytes()));
+  return WhyTooMany(std::move(names));
+}
+
+std::vector<std::pair<std::string, uint64_t>> Columns::CountsByName() const {
+  std::vector<std::pair<std::string, uint64_t>> counts;
+  for (const Name& name : names_)
+    if (name.columns > 0) counts.emplace_back(name.text, name.columns);
+  std::sort(counts.begin(), counts.end());
+  return counts;
+}
+
+uint64_t Columns::memory_bytes() const {
+  constexpr uint64_t kNodeBytes =
+      sizeof(void*) + sizeof(std::pair<const uint32_t, std::vector<Entry>>) + 16;  // malloc's header
+  uint64_t bytes = by_slot_.bucket_count() * sizeof(void*) + by_slot_.size() * kNodeBytes + names_.capacity() * sizeof(Name);
+  for (const auto& [slot, entries] : by_slot_) bytes += entries.capacity() * sizeof(Entry) + 16;
+  return bytes;
+}
+
+void Columns::CheckInvariants() const {
+  uint64_t count = 0, bytes = 0;
+  std::vector<uint64_t> by_name(names_.size());
+  for (const auto& [slot, entries] : by_slot_) {
+    CHECK(!entries.empty()) << "slot " << slot;
+    for (const Entry& entry : entries) {
+      CHECK(ColumnName(entry.column.bytes()) == names_[entry.name].text) << "slot " << slot;
+      ++by_name[entry.name];
+      bytes += entry.column.size();
+    }
+    count += entries.size();
+  }
+  CHECK(count == count_ && bytes == bytes_) << count << " columns of " << bytes << " bytes";
+  for (size_t i = 0; i < by_name.size(); ++i) CHECK(by_name[i] == names_[i].columns) << names_[i].text;
+}
+
+}  // namespace replay::server
