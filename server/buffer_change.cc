@@ -101,7 +101,9 @@ void Buffer::State::FillSelector() {
 
 void Buffer::State::FillViews() {
   views.clear();
-  for (const ViewOptions& view : options.views) views.push_back(std::make_unique<View>(view, &units, &sources));
+  for (const ViewOptions& view : options.views)
+    views.push_back(
+        std::make_unique<View>(view, View::Of{&units, &sources, &columns, &late_tags, by_group() ? &groups : nullptr}));
   for (uint32_t unit = units.oldest(); unit != kNoSlot && !views.empty(); unit = units[unit].newer)
     if (IsInSelector(unit))
       for (const auto& view : views) view->OnInsert(unit, FrameOfUnit(unit).bytes());

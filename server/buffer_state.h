@@ -11,8 +11,10 @@
 
 #include "server/buffer.h"
 #include "server/cohorts.h"
+#include "server/columns.h"
 #include "server/groups.h"
 #include "server/item_table.h"
+#include "server/late_tags.h"
 #include "server/leases.h"
 #include "server/pacing.h"
 #include "server/plans.h"
@@ -147,6 +149,8 @@ struct Buffer::State {
   uint64_t held = 0;  // units
   Reservations reservations;
   Sources sources;
+  Columns columns;
+  LateTags late_tags;
   std::vector<std::unique_ptr<View>> views;
   Plans plans;
   Pacing pacing;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "schema/column.h"
 #include "schema/limits.h"
 #include "server/check.h"
 
@@ -29,6 +30,7 @@ constexpr std::array<std::pair<std::string_view, Field>, 7> kFields = {{{"correc
                                                                         {"source", Field::kSource},
                                                                         {"zero_spread", Field::kZeroSpread}}};
 constexpr std::string_view kTagPrefix = "tag.";
+constexpr std::string_view kColumnPrefix = "column.";
 
 std::string_view Trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -78,10 +80,15 @@ std::string ParseTerm(std::string_view text, FilterTerm* term) {
     term->field = field->second;
   } else if (name.starts_with(kTagPrefix) && name.size() > kTagPrefix.size()) {
     term->field = Field::kTag;
-    term->tag = name.substr(kTagPrefix.size());
+    term->name = name.substr(kTagPrefix.size());
+  } else if (name.starts_with(kColumnPrefix)) {
+    term->field = Field::kColumn;
+    term->name = name.substr(kColumnPrefix.size());
+    if (std::string error = ValidateColumnName(term->name); !error.empty()) return quoted + ": " + error;
   } else {
     return quoted +
-           " does not begin with a field: one of correct, reward, priority, draws, tokens, source, zero_spread, tag.NAME";
+           " does not begin with a field: one of correct, reward, priority, draws, tokens, source, zero_spread, tag.NAME, "
+           "column.NAME";
   }
   if (term->text.empty()) return quoted + " has no value";
   term->is_number = ReadNumber(term->text, &term->number);
@@ -97,6 +104,7 @@ std::string ParseTerm(std::string_view text, FilterTerm* term) {
     case Field::kCorrect:
       return one_of({{"unknown", 0}, {"no", 1}, {"yes", 2}}, "yes, no or unknown");
     case Field::kZeroSpread:
+    case Field::kColumn:
       return one_of({{"no", 0}, {"yes", 1}}, "yes or no");
     case Field::kSource:
       return IsOrder(term->op) ? quoted + ": source is compared by = or !=" : "";
@@ -155,6 +163,7 @@ bool Filter::Holds(const FilterValues& values) const {
       case Field::kZeroSpread:
         return Compares(values.zero_spread ? 1 : 0, term.op, term.number);
       case Field::kTag:
+      case Field::kColumn:
         return true;
     }
     return false;
@@ -163,7 +172,13 @@ bool Filter::Holds(const FilterValues& values) const {
 
 bool Filter::HoldsForTags(const std::function<FrameTag(std::string_view)>& tag_of) const {
   return std::all_of(terms_.begin(), terms_.end(),
-                     [&](const FilterTerm& term) { return term.field != Field::kTag || HoldsForTag(term, tag_of(term.tag)); });
+                     [&](const FilterTerm& term) { return term.field != Field::kTag || HoldsForTag(term, tag_of(term.name)); });
+}
+
+bool Filter::HoldsForColumns(const std::function<bool(std::string_view)>& has) const {
+  return std::all_of(terms_.begin(), terms_.end(), [&](const FilterTerm& term) {
+    return term.field != Field::kColumn || Compares(has(term.name) ? 1 : 0, term.op, term.number);
+  });
 }
 
 bool Filter::LooksAt(Field field) const {

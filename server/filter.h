@@ -12,7 +12,8 @@
 //   source       text up to the next comma                           -
 //   zero_spread  yes: all members of its group have one reward, as   -
 //                inserted; no: they do not, or it has no group
-//   tag.NAME     number, yes | no, or text; false without the tag    -
+//   tag.NAME     number, yes | no, or text; false without the tag    Update
+//   column.NAME  yes: it has the column; no                          Update
 //
 // Operators: = != < <= > >=, the last four for numbers only. A comma separates terms; text is compared to the letter, without the
 // blanks around it. A plain value.
@@ -29,17 +30,17 @@
 namespace replay::server {
 
 struct FilterTerm {
-  enum class Field : uint8_t { kCorrect, kReward, kPriority, kDraws, kTokens, kSource, kZeroSpread, kTag };
+  enum class Field : uint8_t { kCorrect, kReward, kPriority, kDraws, kTokens, kSource, kZeroSpread, kTag, kColumn };
   enum class Operator : uint8_t { kEqual, kNotEqual, kLess, kAtMost, kMore, kAtLeast };
   Field field = Field::kCorrect;
   Operator op = Operator::kEqual;
-  std::string tag;    // its name
+  std::string name;   // of the tag or column
   std::string text;   // the value as written
-  double number = 0;  // the value, of terms that compare numbers; of correct an Outcome, of zero_spread 0 or 1
+  double number = 0;  // the value, of terms that compare numbers; of correct an Outcome, of zero_spread and column 0 or 1
   bool is_number = false;
 };
 
-// What the terms look at, but for tags.
+// What the terms look at, but for tags and columns.
 struct FilterValues {
   Outcome outcome = Outcome::kUnknown;
   bool zero_spread = false;
@@ -55,10 +56,12 @@ class Filter {
   // "" or the error, which names the term and the rule. An empty text is refused: a view of everything is the buffer.
   static std::string Parse(std::string_view text, Filter* filter);
 
-  // Whether all terms but those about tags hold.
+  // Whether all terms but those about tags and columns hold.
   bool Holds(const FilterValues& values) const;
   // Whether all terms about tags hold; `tag_of` finds a tag by its name.
   bool HoldsForTags(const std::function<FrameTag(std::string_view)>& tag_of) const;
+  // Whether all terms about columns hold; `has` tells by its name whether there is one.
+  bool HoldsForColumns(const std::function<bool(std::string_view)>& has) const;
   bool LooksAt(FilterTerm::Field field) const;
 
  private:

@@ -4,32 +4,47 @@
 
 namespace replay::server {
 
-View::View(const ViewOptions& options, const ItemTable* items, const Sources* sources)
+View::View(const ViewOptions& options, const Of& of)
     : options_(options),
-      items_(items),
-      sources_(sources),
+      of_(of),
       selector_(MakeSelector({.kind = options.selector,
                               .priority_exponent = options.priority_exponent,
                               .staleness_decay = options.staleness_decay,
                               .of_view = true},
-                             items)) {
+                             of.items)) {
   const std::string error = Filter::Parse(options.filter, &filter_);
   CHECK(error.empty()) << "view " << options.name << ": " << error;
 }
 
 bool View::Holds(uint32_t slot) const {
-  const Item& item = (*items_)[slot];
+  if (filter_.LooksAt(FilterTerm::Field::kColumn) &&
+      !filter_.HoldsForColumns([&](std::string_view name) { return HasColumn(slot, name); }))
+    return false;
+  const Item& item = (*of_.items)[slot];
   return filter_.Holds({.outcome = item.outcome(),
                         .zero_spread = item.zero_spread != 0,
                         .reward = item.reward,
-                        .priority = items_->priority(slot),
+                        .priority = of_.items->priority(slot),
                         .draws = item.draws,
                         .tokens = item.token_count,
-                        .source = sources_->name(item.source)});
+                        .source = of_.sources->name(item.source)});
+}
+
+bool View::HasColumn(uint32_t slot, std::string_view name) const {
+  if (of_.groups == nullptr) return of_.columns->Has(slot, name);
+  bool all = true;
+  of_.groups->ForEach(slot, [&](uint32_t member) { all &= of_.columns->Has(member, name); });
+  return all;
+}
+
+bool View::HoldsForTags(uint32_t slot, std::span<const uint8_t> frame) const {
+  if (!filter_.LooksAt(FilterTerm::Field::kTag)) return true;
+  const uint32_t trajectory = of_.groups ? of_.groups->first(slot) : slot;
+  return filter_.HoldsForTags([&](std::string_view name) { return of_.late_tags->Read(trajectory, frame, name); });
 }
 
 void View::Join(uint32_t slot) {
-  const uint32_t cohort = (*items_)[slot].cohort;
+  const uint32_t cohort = (*of_.items)[slot].cohort;
   if (cohort >= members_of_.size()) members_of_.resize(cohort + 1);
   ++members_of_[cohort];
   ++members_;
@@ -39,7 +54,7 @@ void View::Join(uint32_t slot) {
 
 void View::Leave(uint32_t slot) {
   selector_->OnRemove(slot);
-  --members_of_[(*items_)[slot].cohort];
+  --members_of_[(*of_.items)[slot].cohort];
   --members_;
   states_[slot] &= static_cast<uint8_t>(~kMember);
 }
@@ -49,14 +64,23 @@ void View::OnInsert(uint32_t slot, std::span<const uint8_t> frame) {
     states_size_ = slot + 1;
     states_.Reserve(states_size_);
   }
-  const bool tags = !filter_.LooksAt(FilterTerm::Field::kTag) ||
-                    filter_.HoldsForTags([frame](std::string_view name) { return ReadTag(frame, name); });
+  const bool tags = HoldsForTags(slot, frame);
   states_[slot] = tags ? kCandidate : 0;
   if (tags && Holds(slot)) Join(slot);
 }
 
 void View::OnRemove(uint32_t slot) {
   if (slot >= states_size_) return;
+  if (states_[slot] & kMember) Leave(slot);
+  states_[slot] = 0;
+}
+
+void View::OnTags(uint32_t slot, std::span<const uint8_t> frame) {
+  if (slot >= states_size_) return;
+  if (HoldsForTags(slot, frame)) {
+    states_[slot] |= kCandidate;
+    return;
+  }
   if (states_[slot] & kMember) Leave(slot);
   states_[slot] = 0;
 }
@@ -89,9 +113,9 @@ uint64_t View::memory_bytes() const {
 void View::CheckInvariants(const Cohorts& cohorts) const {
   uint64_t members = 0;
   std::vector<uint32_t> by_cohort(members_of_.size());
-  for (uint32_t slot = items_->oldest(); slot != kNoSlot; slot = (*items_)[slot].newer) {
+  for (uint32_t slot = of_.items->oldest(); slot != kNoSlot; slot = (*of_.items)[slot].newer) {
     const uint8_t state = slot < states_size_ ? states_[slot] : 0;
-    const Item& item = (*items_)[slot];
+    const Item& item = (*of_.items)[slot];
     CHECK(((state & kCandidate) && Holds(slot)) == ((state & kMember) != 0)) << "item " << item.number;
     if (!(state & kMember)) continue;
     CHECK(cohorts.OfCurrentEpoch(item.cohort)) << "item " << item.number;

@@ -12,8 +12,11 @@
 
 #include "server/buffer_options.h"
 #include "server/cohorts.h"
+#include "server/columns.h"
 #include "server/filter.h"
+#include "server/groups.h"
 #include "server/item_table.h"
+#include "server/late_tags.h"
 #include "server/selectors.h"
 #include "server/sources.h"
 
@@ -21,13 +24,24 @@ namespace replay::server {
 
 class View {
  public:
-  // `options` has passed CheckOptions. `items` and `sources` outlive the view. Existing items are not in it yet.
-  View(const ViewOptions& options, const ItemTable* items, const Sources* sources);
+  // Whose items they are; outlives the view.
+  struct Of {
+    const ItemTable* items;
+    const Sources* sources;
+    const Columns* columns;
+    const LateTags* late_tags;
+    const Groups*
+        groups;  // where groups are the unit: a group has the columns that all members have, and the tags of its first
+  };
+  // `options` has passed CheckOptions. Existing items are not in it yet.
+  View(const ViewOptions& options, const Of& of);
 
   const ViewOptions& options() const { return options_; }
   // An item of a current epoch arrives, with this frame.
   void OnInsert(uint32_t slot, std::span<const uint8_t> frame);
   void OnRemove(uint32_t slot);  // likewise when its epoch becomes an older one
+  // Its tags changed: OnChange is next. Only of an item of a current epoch.
+  void OnTags(uint32_t slot, std::span<const uint8_t> frame);
   // Something changed that Update or a draw changes.
   void OnChange(uint32_t slot);
   void OnDrawn(std::span<const uint32_t> slots);  // distinct
@@ -41,13 +55,14 @@ class View {
  private:
   enum : uint8_t { kCandidate = 1, kMember = 2 };  // of a current epoch and with the right tags; and what changes is right too
   bool Holds(uint32_t slot) const;
+  bool HasColumn(uint32_t slot, std::string_view name) const;
+  bool HoldsForTags(uint32_t slot, std::span<const uint8_t> frame) const;
   void Join(uint32_t slot);
   void Leave(uint32_t slot);
 
   const ViewOptions options_;
   Filter filter_;
-  const ItemTable* const items_;
-  const Sources* const sources_;
+  const Of of_;
   std::unique_ptr<Selector> selector_;
   SegmentedArray<uint8_t, 4096, 1u << 20> states_;  // by slot
   uint32_t states_size_ = 0;

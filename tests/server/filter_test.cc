@@ -59,6 +59,19 @@ TEST(Filter, ComparesTagsByTheirKindAndNeverHoldsWithoutOne) {
   EXPECT_TRUE(Parsed("tag.level = 4").Holds(Values())) << "tags are not looked at there";
 }
 
+TEST(Filter, ComparesWhetherThereIsAColumn) {
+  const auto has = [](std::string_view name) { return name == "ref.logprobs"; };
+  for (const char* holds : {"column.ref.logprobs = yes", "column.ref.logprobs != no", "column.other = no, tokens > 1"})
+    EXPECT_TRUE(Parsed(holds).HoldsForColumns(has)) << holds;
+  for (const char* fails : {"column.ref.logprobs = no", "column.other = yes", "column.ref.logprobs = yes, column.other = yes"})
+    EXPECT_FALSE(Parsed(fails).HoldsForColumns(has)) << fails;
+  EXPECT_TRUE(Parsed("column.other = yes").Holds(Values())) << "columns are not looked at there";
+  EXPECT_THAT(ErrorOf("column.x = 1"), HasSubstr("column.x is compared by = or != with yes or no"));
+  EXPECT_THAT(ErrorOf("column.x > no"), HasSubstr("column.x is compared by = or != with yes or no"));
+  EXPECT_THAT(ErrorOf("column.a b = yes"), HasSubstr("only A-Z a-z 0-9 _ . - are allowed"));
+  EXPECT_THAT(ErrorOf("column. = yes"), HasSubstr("it must have 1 to 64"));
+}
+
 TEST(Filter, SaysWhatItLooksAt) {
   const Filter filter = Parsed("draws < 4, tag.level = 3");
   EXPECT_TRUE(filter.LooksAt(FilterTerm::Field::kDraws));
