@@ -121,8 +121,14 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
     return to_string(count) + " trajectories in one request, max_insert of the buffer is " + to_string(options.max_insert);
   uint64_t frame_bytes = 0;
   for (const Frame& frame : request.frames) frame_bytes += frame.size();
+  uint64_t count_held = count + reservations.pending();
+  if (!request.columns.empty()) {
+    for (const ColumnOf& each : request.columns) frame_bytes += each.column.size();
+    count_held += request.columns.size();
+    if (std::string why = columns.WhyRefused(request.columns); !why.empty()) return why;
+  }
   const uint64_t arriving = by_group() ? group_lists.size() : count;
-  const uint64_t bytes = BytesOf(frame_bytes + reservations.frame_bytes(), count + reservations.pending());
+  const uint64_t bytes = BytesOf(frame_bytes + reservations.frame_bytes(), count_held);
   if (!retention.Fits(arriving, bytes)) return retention.WhyTooLarge(arriving, bytes);
   if (by_group())
     if (std::string refused = WhyGroupsRefused(request.facts); !refused.empty()) return refused;
@@ -210,7 +216,7 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
     const uint64_t available = s.pacing.paces() ? s.Available() : 0;
     if (s.pacing.InsertMustWait(count, available)) return Verdict::Wait(WaitReason::kPacing);
     result->first_item = s.items.next_number();
-    s.AddAll(request.facts, request.frames, s.pacing.OnInsert(count, available));
+    s.AddAll(request.facts, request.frames, request.columns, s.pacing.OnInsert(count, available));
     s.accepted += count;
   }
   s.offered += count;
@@ -232,24 +238,27 @@ std::string Buffer::WhyInsertWaits(uint32_t count) const { return state_->pacing
 
 // --- The rest ------------------------------------------------------------------------------------------------------------
 
-bool Buffer::Get(std::string_view id, StoredItem* item) const {
+bool Buffer::Get(std::string_view id, StoredItem* item, std::span<const std::string> columns) const {
   const State& s = *state_;
   const uint32_t slot = s.items.Find(HashId(id));
   if (slot == kNoSlot) return false;
-  *item = {s.FrameOf(slot), s.items[slot].number, s.items[slot].draws};
+  *item = s.Stored(slot, columns);
   return true;
 }
 
-bool Buffer::Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items) const {
+bool Buffer::Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items,
+                  std::span<const std::string> columns) const {
   State& s = *state_;
   items->clear();
-  uint64_t bytes = 0;
+  uint64_t bytes = 0, tag_bytes = 0;
   uint32_t slot = s.items.FirstAfter(after), last = kNoSlot;
   for (; slot != kNoSlot && items->size() < limit; slot = s.items[slot].newer) {
-    const Frame& frame = s.FrameOf(slot);
-    bytes += frame.size();
-    if (bytes > max_bytes && !items->empty()) break;  // One item always goes, however large.
-    items->push_back({frame, s.items[slot].number, s.items[slot].draws});
+    StoredItem item = s.Stored(slot, columns);
+    bytes += item.payload_bytes();
+    tag_bytes += LateTags::WireBytes(item.late_tags);
+    // One item always goes, however large.
+    if ((bytes > max_bytes || tag_bytes > kMaxReplyControlBytes / 2) && !items->empty()) break;
+    items->push_back(std::move(item));
     last = slot;
   }
   if (last != kNoSlot && slot != kNoSlot) s.items.RememberPage(s.items[last].number, last);

@@ -18,6 +18,7 @@
 //   live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
 // Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness, filter ─► draws ─► too many bytes for a reply:
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes
+// Update: no such item, or another revision ─► writes all it brings ─► views, positives and the bound of bytes look again
 //
 // Costs: Insert O(1) for each trajectory, evictions included. A draw O(1): 30 ns at 10^3 items, 60 ns at 10^6, since its cache
 // misses overlap (selectors.h says what newer items cost). Get, Delete O(1). Scan O(page) where it goes on from one of the last
@@ -35,8 +36,10 @@
 #include <vector>
 
 #include "schema/message.h"
+#include "schema/tags.h"
 #include "schema/validate.h"
 #include "server/buffer_options.h"
+#include "server/columns.h"
 #include "server/histogram.h"
 #include "server/policy_versions.h"
 #include "server/verdict.h"
@@ -53,7 +56,8 @@ struct InsertRequest {
   Key128 writer;                           // zero: no receipt
   uint64_t sequence = 0;
   uint64_t acknowledged_through = 0;
-  bool partial = false;  // All are members of reserved groups, which need not be complete.
+  bool partial = false;              // All are members of reserved groups, which need not be complete.
+  std::span<ColumnOf> columns = {};  // likewise moved from; checked against their core frames, in the order of those
 };
 
 struct InsertResult {
@@ -81,8 +85,9 @@ struct SampleRequest {
   // Draws of earlier replies that were never used. Taken back when this request is done, not when it waits or fails; at most
   // what was drawn and not given back before.
   uint32_t given_back = 0;
-  std::string view = {};               // without parts: draw from this view; empty: from the whole buffer
-  std::vector<SamplePart> parts = {};  // All are drawn from the state when Sample began, or none is.
+  std::string view = {};                  // without parts: draw from this view; empty: from the whole buffer
+  std::vector<std::string> columns = {};  // names of the column frames to send along
+  std::vector<SamplePart> parts = {};     // All are drawn from the state when Sample began, or none is.
   // With a consumer (plans.h): one draw for all ranks of (consumer, step), `count` slots for each, the same when asked again.
   std::string consumer = {};
   uint32_t rank = 0;
@@ -97,13 +102,15 @@ struct DrawnItem {
   int64_t staleness = 0;
   int64_t steps_since_last_use = -1;  // -1: never drawn before; 0 also where the trainer went back to an older step
   uint64_t item = 0;
-  float reward = 0;       // as updated last
-  uint32_t revision = 0;  // how often it was updated
+  float reward = 0;                     // as updated last
+  uint32_t revision = 0;                // how often it was updated
+  std::optional<float> advantage = {};  // as updated last; none: that in the frame counts
 };
 
 struct SampleResult {
   std::vector<DrawnItem> draws;
   std::vector<Frame> frames;          // distinct
+  std::vector<ColumnOf> columns;      // of those frames, as far as they were asked for and are there
   std::vector<uint32_t> part_counts;  // of a composed batch: the draws of each part, one part behind the other
   std::vector<uint32_t> unit_sizes;   // where groups are drawn: the draws of each, one group behind the other
   uint64_t lease = 0;                 // where what is drawn is held: for Acknowledge
@@ -121,6 +128,9 @@ struct ItemUpdate {
   std::optional<float> reward = {};    // finite; decides about correctness anew unless `correct` does
   std::optional<Outcome> correct = {};
   std::optional<uint32_t> revision = {};  // only if the item has this one
+  std::optional<float> advantage = {};    // finite
+  std::vector<NamedTag> tags = {};        // each in place of the one of its name
+  std::vector<Frame> columns = {};        // likewise; they have passed ReadColumn and are of this id
 };
 enum class UpdateOutcome : uint8_t { kDone, kNotThere, kOtherRevision };
 
@@ -168,6 +178,11 @@ struct StoredItem {
   Frame frame;
   uint64_t item = 0;
   uint32_t draw_count = 0;
+  float reward = 0;  // as updated last
+  uint32_t revision = 0;
+  std::vector<NamedTag> late_tags;
+  std::vector<Frame> columns;
+  uint64_t payload_bytes() const;
 };
 
 struct CostReport {
@@ -204,11 +219,13 @@ struct BufferStats {
   int64_t consumer_step = 0;                       // of the last Sample that drew
   double pacing_balance = 0;
   CostReport cost;
-  std::vector<std::pair<std::string, uint64_t>> views;  // live units of each
-  uint64_t groups = 0;                                  // live, where they are the unit
-  uint64_t reserved_groups = 0, pending = 0;            // pending: members of those, there and not live
-  uint64_t dropped_members = 0;                         // of rejected: members of reserved groups that were dropped
-  uint64_t held = 0, leases = 0, expired_leases = 0;    // held: live units under a lease
+  std::vector<std::pair<std::string, uint64_t>> views;    // live units of each
+  uint64_t column_bytes = 0;                              // of the column frames, beside bytes
+  std::vector<std::pair<std::string, uint64_t>> columns;  // live items that have each
+  uint64_t groups = 0;                                    // live, where they are the unit
+  uint64_t reserved_groups = 0, pending = 0;              // pending: members of those, there and not live
+  uint64_t dropped_members = 0;                           // of rejected: members of reserved groups that were dropped
+  uint64_t held = 0, leases = 0, expired_leases = 0;      // held: live units under a lease
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;  // among the inserts: who waits for admission
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
@@ -239,14 +256,19 @@ class Buffer {
   std::string WhyInsertWaits(uint32_t count) const;
   std::string WhySampleWaits(const SampleRequest& request) const;
 
-  bool Get(std::string_view id, StoredItem* item) const;
+  // With the columns of these names that the item has; Scan likewise.
+  bool Get(std::string_view id, StoredItem* item, std::span<const std::string> columns = {}) const;
   // Items with insertion number > after, oldest first, at most `limit` and about `max_bytes`; true if there are more.
-  bool Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items) const;
+  bool Scan(uint64_t after, uint32_t limit, uint64_t max_bytes, std::vector<StoredItem>* items,
+            std::span<const std::string> columns = {}) const;
   // Where the unit is the group, its whole group. How many trajectories left.
   uint32_t Delete(std::string_view id);
   // `revision` becomes the item's, 0 if it is not there. A positive item that is no longer correct leaves, with reason capacity.
   // A Sample that waits may go on afterwards.
   UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision);
+  // Of one request, before any of it is done: "" or why it cannot be. Columns of another length than their item, more tags or
+  // names of columns than are allowed, an item that would be larger than the buffer.
+  std::string WhyUpdateRefused(std::span<const ItemUpdate> updates) const;
 
   // Ends the lease of what was drawn (leases.h): it leaves if it has had max_draws, else it may be drawn again; given back, also its
   // draws are taken back. `count`: trajectories whose lease ended. kError: notFound.

@@ -21,10 +21,13 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   if (ranked) s.ranking.Erase(unit);
   if (update.priority) s.items.SetPriority(slot, *update.priority);
   if (update.reward || update.correct) s.Rescore(slot, update);
+  s.WriteLate(slot, update);
   if (s.by_group()) s.ReviewGroup(unit);
   if (ranked) s.ranking.Insert(unit);
   if (!row.held) {
     if (update.priority) s.selector->OnPriority(unit);
+    if (!update.tags.empty() && s.IsInSelector(unit))
+      for (const auto& view : s.views) view->OnTags(unit, s.FrameOfUnit(unit).bytes());
     for (const auto& view : s.views) view->OnChange(unit);
   }
   if (row.positive && !s.ranks() && row.outcome() != Outcome::kCorrect) s.RemoveUnit(unit, RemoveReason::kCapacity);

@@ -11,9 +11,22 @@ namespace replay::server {
 
 using std::to_string;
 
+namespace {
+
+// Those of one core frame; they stand in the order of their frames.
+std::span<ColumnOf> ColumnsOf(std::span<ColumnOf> of_all, uint32_t frame) {
+  if (of_all.empty()) return {};
+  const auto before = [](const ColumnOf& each, uint32_t of) { return each.frame < of; };
+  const auto begin = std::lower_bound(of_all.begin(), of_all.end(), frame, before);
+  return {begin, std::lower_bound(begin, of_all.end(), frame + 1, before)};
+}
+
+}  // namespace
+
 // --- They come -----------------------------------------------------------------------------------------------------------
 
-uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group) {
+uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std::span<ColumnOf> own, bool counted,
+                                bool zero_spread_group) {
   const Outcome outcome = retention.Decide(facts.correct, facts.reward);
   const uint32_t slot = items.Add(facts, outcome);
   Item& item = items[slot];
@@ -24,6 +37,7 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, boo
   item.source = sources.NumberOf(facts.source.In(frame.bytes()));
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
+  for (ColumnOf& each : own) columns.Put(slot, std::move(each.column));
   if (!by_group() && cohorts.OfCurrentEpoch(item.cohort)) Enter(slot);
   tokens += item.token_count;
   tokens_inserted += item.token_count;
@@ -107,7 +121,8 @@ std::string Buffer::State::WhyGroupsRefused(std::span<const TrajectoryFacts> fac
   return "";
 }
 
-void Buffer::State::AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted) {
+void Buffer::State::AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all,
+                              bool counted) {
   std::vector<uint32_t> members;
   for (const std::vector<uint32_t>& list : group_lists) {
     TrajectoryFacts whole_group = facts[list[0]];
@@ -115,21 +130,23 @@ void Buffer::State::AddGroups(std::span<const TrajectoryFacts> facts, std::span<
     for (const uint32_t i : list) {
       whole_group.min_version = std::min(whole_group.min_version, facts[i].min_version);
       whole_group.max_version = std::max(whole_group.max_version, facts[i].max_version);
-      members.push_back(AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i] != 0));
+      members.push_back(AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i] != 0));
     }
     AddGroup(members, whole_group, zero_spread[list[0]] != 0);
   }
 }
 
-void Buffer::State::AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted) {
+void Buffer::State::AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all,
+                           bool counted) {
   if (options.max_age_ms > 0) MarkTime();
   if (facts.size() == 1 && !by_group()) {
-    AddItem(facts[0], std::move(frames[0]), counted, facts[0].group != Key128{});
+    AddItem(facts[0], std::move(frames[0]), of_all, counted, facts[0].group != Key128{});
     return;
   }
   FindZeroSpread(facts);
-  if (by_group()) return AddGroups(facts, frames, counted);
-  for (size_t i = 0; i < facts.size(); ++i) AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i] != 0);
+  if (by_group()) return AddGroups(facts, frames, of_all, counted);
+  for (uint32_t i = 0; i < facts.size(); ++i)
+    AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i] != 0);
 }
 
 // --- They leave ----------------------------------------------------------------------------------------------------------
@@ -155,6 +172,8 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
     CountOutcome(&stored, item.outcome(), -1);
   }
   cohorts.Remove(item.cohort, item.held);
+  columns.Remove(slot);
+  late_tags.Remove(slot);
   store.Remove(&item.place);
   items.Remove(slot);
 }

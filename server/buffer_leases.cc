@@ -153,14 +153,16 @@ uint64_t Buffer::State::CommitReserved(Reservations::Group* group) {
   if (members.empty()) return 0;
   std::vector<TrajectoryFacts> facts;
   std::vector<Frame> frames;
+  std::vector<ColumnOf> of_all;
   for (Reservations::Member& member : members) {
+    for (Frame& column : member.columns) of_all.push_back({static_cast<uint32_t>(frames.size()), std::move(column)});
     facts.push_back(member.facts);
     frames.push_back(std::move(member.frame));
   }
   const uint64_t first = items.next_number();
   const uint64_t available = pacing.paces() ? Available() : 0;
   if (by_group()) ListGroups(facts);
-  AddAll(facts, frames, pacing.OnInsert(facts.size(), available));
+  AddAll(facts, frames, of_all, pacing.OnInsert(facts.size(), available));
   accepted += facts.size();
   if (unit_cohorts.expired() > 0) EvictStale();  // They may have waited long.
   return first;
@@ -208,6 +210,8 @@ std::string Buffer::State::WhyPartialRefused(const InsertRequest& request, Error
     ++arriving[group];
     bytes += request.frames[i].size();
   }
+  for (const ColumnOf& each : request.columns) bytes += each.column.size() + Frame::kOverheadBytes;
+  if (std::string why = columns.WhyRefused(request.columns); !why.empty()) return why;
   const uint64_t pending = BytesOf(reservations.frame_bytes() + bytes, reservations.pending() + request.facts.size());
   if (options.capacity_bytes > 0 && pending > options.capacity_bytes / 2) {
     *code = ErrorCode::kResourceExhausted;
@@ -226,9 +230,12 @@ Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult*
   for (const Reservations::Group* group : completed) completing += group->size;
   if (completing > 0 && pacing.InsertMustWait(completing, pacing.paces() ? Available() : 0))
     return Verdict::Wait(WaitReason::kPacing);
+  auto next = request.columns.begin();
   for (size_t i = 0; i < request.facts.size(); ++i) {
     Reservations::Group* const group = reservations.Find(request.facts[i].group);
-    reservations.AddMember(group, request.facts[i], std::move(request.frames[i]));
+    std::vector<Frame> own;
+    for (; next != request.columns.end() && next->frame == i; ++next) own.push_back(std::move(next->column));
+    reservations.AddMember(group, request.facts[i], std::move(request.frames[i]), std::move(own));
     group->expires_ms = now_ms + group->lease_ms;
     result->pending |= group->members.size() < group->size;
   }

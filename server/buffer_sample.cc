@@ -25,6 +25,7 @@ std::string WhyPartsDisagree(const SampleRequest& request) {
 void SampleResult::Clear() {
   draws.clear();
   frames.clear();
+  columns.clear();
   part_counts.clear();
   step = 0;
   withheld = 0;
@@ -243,9 +244,17 @@ Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* re
     return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
   }
   result->payload_bytes = PlaceFrames(drawn_picks);
+  if (!request.columns.empty()) result->payload_bytes += PlaceColumns(request, result);
+  if (result->columns.size() > kMaxColumnsPerReply) {
+    std::string message = "the draws have " + to_string(result->columns.size()) + " columns, a reply carries at most " +
+                          to_string(kMaxColumnsPerReply) + ": draw fewer at once";
+    result->Clear();
+    return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
+  }
   if (result->payload_bytes > kMaxReplyPayloadBytes) {
-    std::string message = "the " + to_string(batch_slots.size()) + " frames drawn have " + to_string(result->payload_bytes) +
-                          " bytes, a reply carries at most " + to_string(kMaxReplyPayloadBytes) + ": draw fewer at once";
+    std::string message = "the " + to_string(batch_slots.size() + result->columns.size()) + " frames drawn have " +
+                          to_string(result->payload_bytes) + " bytes, a reply carries at most " +
+                          to_string(kMaxReplyPayloadBytes) + ": draw fewer at once";
     result->Clear();
     return Verdict::Failed(ErrorCode::kResourceExhausted, std::move(message));
   }
@@ -337,7 +346,8 @@ void Buffer::State::RecordDraws(const SampleRequest& request, const Picks& drawn
                   .steps_since_last_use = -1,
                   .item = item.number,
                   .reward = item.reward,
-                  .revision = items.revision(drawn_picks.slots[i])});
+                  .revision = items.revision(drawn_picks.slots[i]),
+                  .advantage = items.advantage(drawn_picks.slots[i])});
     if (item.draws > 0) {
       draw.steps_since_last_use = std::max<int64_t>(0, Cohorts::Steps{steps.now, item.last_use_step}.staleness());
       reuse_gap.ObserveCount(draw.steps_since_last_use);

@@ -77,22 +77,25 @@ struct Buffer::State {
   std::string WhyGroupsRefused(std::span<const TrajectoryFacts> facts) const;  // after ListGroups
   std::string WhyReserveRefused(const ReserveRequest& request) const;
   uint64_t BytesOf(uint64_t frame_bytes, uint64_t frames) const { return frame_bytes + frames * Frame::kOverheadBytes; }
+  StoredItem Stored(uint32_t slot, std::span<const std::string> column_names) const;
   bool ranks() const { return options.retention == RetentionKind::kBest; }
   uint32_t FirstPositiveToGo() const { return ranks() ? ranking.worst() : units.oldest(); }
   // Of live and pending trajectories; what the byte bound is for.
   uint64_t BytesHeld() const {
-    return BytesOf(store.frame_bytes() + reservations.frame_bytes(), items.live() + reservations.pending());
+    return BytesOf(store.frame_bytes() + reservations.frame_bytes(), items.live() + reservations.pending()) +
+           columns.held_bytes() + late_tags.held_bytes();
   }
   // Draws whose cache misses overlap.
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
   // All trajectories of a request, or of a reserved group.
-  void AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);
-  uint32_t AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group);
+  void AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all, bool counted);
+  uint32_t AddItem(const TrajectoryFacts& facts, Frame&& frame, std::span<ColumnOf> own, bool counted, bool zero_spread_group);
   // The trajectories of each group, by their index in it; one without a group by itself.
   void ListGroups(std::span<const TrajectoryFacts> facts);
-  void AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);  // after ListGroups
+  // After ListGroups.
+  void AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all, bool counted);
   void AddGroup(std::span<const uint32_t> members, const TrajectoryFacts& facts, bool zero_spread_group);
   void ReviewGroup(uint32_t group);  // after a member changed: its row
   // Into and out of the selector and the views.
@@ -109,6 +112,8 @@ struct Buffer::State {
   uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member
   bool EndReservations();
   void Rescore(uint32_t slot, const ItemUpdate& update);
+  // What stands beside the frame: advantage, tags, columns.
+  void WriteLate(uint32_t slot, const ItemUpdate& update);
   void FindZeroSpread(std::span<const TrajectoryFacts> facts);
   void FillViews();
   void DrawParts();
@@ -122,6 +127,8 @@ struct Buffer::State {
   void DropOlderEpochsFromSelector();
   // Gives each distinct item of `picks` its place in the batch; the bytes of their frames.
   uint64_t PlaceFrames(const Picks& drawn_picks);
+  // The columns that the request asks for of the items in `batch_slots`; their bytes.
+  uint64_t PlaceColumns(const SampleRequest& request, SampleResult* result) const;
   // Where groups are drawn: their members instead of them, in member_picks; sets part_sizes and batch_units.
   const Picks& ExpandGroups(SampleResult* result);
   void RecordDraws(const SampleRequest& request, const Picks& drawn_picks, SampleResult* result);

@@ -23,7 +23,8 @@ BufferStats Buffer::Stats() const {
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
                       s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() + s.leases.memory_bytes() +
-                      s.reservations.memory_bytes() + (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+                      s.reservations.memory_bytes() + s.columns.memory_bytes() + s.late_tags.held_bytes() +
+                      s.late_tags.memory_bytes() + (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   if (s.by_group()) {
     stats.index_bytes += s.group_rows.memory_bytes() + s.group_cohorts.memory_bytes() + s.groups.memory_bytes();
     stats.groups = s.units.live();
@@ -38,6 +39,8 @@ BufferStats Buffer::Stats() const {
     stats.index_bytes += view->memory_bytes();
     stats.views.emplace_back(view->options().name, view->members());
   }
+  stats.column_bytes = s.columns.bytes();
+  stats.columns = s.columns.CountsByName();
   stats.tokens = s.tokens;
   stats.positive_items = s.units.positive();
   stats.stored = s.stored;
@@ -130,6 +133,8 @@ void Buffer::CheckInvariants() const {
   CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
   CHECK(s.inserted.correct + s.became.correct == s.stored.correct + s.removed_outcomes.correct + s.ceased.correct);
   CHECK(s.inserted.incorrect + s.became.incorrect == s.stored.incorrect + s.removed_outcomes.incorrect + s.ceased.incorrect);
+  s.columns.CheckInvariants();
+  s.late_tags.CheckInvariants();
   CHECK(s.units.fresh() <= s.options.fresh_capacity()) << s.units.fresh() << " fresh";
   CHECK(s.units.positive() <= s.options.positive_capacity()) << s.units.positive() << " positive";
   CHECK(s.units.positive() == 0 || s.units.fresh() == s.options.fresh_capacity()) << s.units.fresh() << " fresh";

@@ -24,13 +24,14 @@ void Columns::Put(uint32_t slot, Frame column) {
   }
   std::vector<Entry>& entries = by_slot_[slot];
   const auto same = std::find_if(entries.begin(), entries.end(), [number](const Entry& entry) { return entry.name == number; });
-  bytes_ += column.size();
+  held_bytes_ += column.size();
   if (same != entries.end()) {
-    bytes_ -= same->column.size();
+    held_bytes_ -= same->column.size();
     same->column = std::move(column);
     return;
   }
   entries.push_back({std::move(column), number});
+  held_bytes_ += Frame::kOverheadBytes;
   ++names_[number].columns;
   ++count_;
 }
@@ -40,7 +41,7 @@ void Columns::RemoveAll(uint32_t slot) {
   if (found == by_slot_.end()) return;
   for (const Entry& entry : found->second) {
     --names_[entry.name].columns;
-    bytes_ -= entry.column.size();
+    held_bytes_ -= entry.column.size() + Frame::kOverheadBytes;
   }
   count_ -= found->second.size();
   by_slot_.erase(found);
@@ -123,7 +124,7 @@ void Columns::CheckInvariants() const {
     }
     count += entries.size();
   }
-  CHECK(count == count_ && bytes == bytes_) << count << " columns of " << bytes << " bytes";
+  CHECK(count == count_ && bytes == this->bytes()) << count << " columns of " << bytes << " bytes";
   for (size_t i = 0; i < by_name.size(); ++i) CHECK(by_name[i] == names_[i].columns) << names_[i].text;
 }
 

@@ -43,9 +43,9 @@ class Columns {
   std::string WhyRefused(std::span<const ColumnOf> columns) const;
 
   uint64_t count() const { return count_; }
-  uint64_t bytes() const { return bytes_; }  // of the frames
+  uint64_t bytes() const { return held_bytes_ - count_ * Frame::kOverheadBytes; }  // of the frames
   // What counts towards the buffer's capacity_bytes.
-  uint64_t held_bytes() const { return bytes_ + count_ * Frame::kOverheadBytes; }
+  uint64_t held_bytes() const { return held_bytes_; }
   std::vector<std::pair<std::string, uint64_t>> CountsByName() const;  // in the order of the names
   uint64_t memory_bytes() const;                                       // beside the frames
   // Dies with a message if counts and contents disagree. O(columns).
@@ -68,7 +68,7 @@ class Columns {
   std::unordered_map<uint32_t, std::vector<Entry>> by_slot_;
   std::vector<Name> names_;
   uint64_t count_ = 0;
-  uint64_t bytes_ = 0;
+  uint64_t held_bytes_ = 0;
 };
 
 }  // namespace replay::server

@@ -12,7 +12,10 @@
 // the moves over the boundary: O(1). Belongs to its buffer's thread.
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <limits>
+#include <optional>
 
 #include "schema/message.h"
 #include "schema/validate.h"
@@ -74,6 +77,12 @@ class ItemTable {
   // How often the item was updated.
   uint32_t revision(uint32_t slot) const { return slot < with_late_ ? late_[slot].revision : 0; }
   uint32_t NextRevision(uint32_t slot) { return ++LateOf(slot).revision; }
+  // As Update wrote it.
+  std::optional<float> advantage(uint32_t slot) const {
+    if (slot >= with_late_ || std::isnan(late_[slot].advantage)) return std::nullopt;
+    return late_[slot].advantage;
+  }
+  void SetAdvantage(uint32_t slot, float advantage) { LateOf(slot).advantage = advantage; }
 
   // The ends of the order and its boundary; kNoSlot when there is none.
   uint32_t oldest() const { return oldest_; }
@@ -115,6 +124,7 @@ class ItemTable {
   struct Late {
     float priority = 1;
     uint32_t revision = 0;
+    float advantage = std::numeric_limits<float>::quiet_NaN();  // NaN: none
   };
   Late& LateOf(uint32_t slot);
 

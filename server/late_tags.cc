@@ -22,6 +22,8 @@ uint64_t LateTags::BytesOf(const NamedTag& tag) {
   return 16 + tag.name.size() + (text ? text->size() : 0);
 }
 
+uint64_t LateTags::WireBytes(std::span<const NamedTag> tags) { return Sum(tags) + tags.size() * 48; }
+
 void LateTags::Merge(std::span<const NamedTag> tags, std::vector<NamedTag>* into) {
   for (const NamedTag& tag : tags) {
     const auto same = std::find_if(into->begin(), into->end(), [&](const NamedTag& each) { return each.name == tag.name; });

@@ -31,6 +31,8 @@ class LateTags {
   uint64_t held_bytes() const { return held_bytes_; }
   uint64_t memory_bytes() const;  // beside that
   static uint64_t BytesOf(const NamedTag& tag);
+  // At most this much of a control message.
+  static uint64_t WireBytes(std::span<const NamedTag> tags);
   // Dies with a message if the sum is not that of the tags. O(tags).
   void CheckInvariants() const;
 

@@ -13,7 +13,7 @@ namespace {
 
 bool IsSameBatch(const SampleRequest& a, const SampleRequest& b) {
   return a.count == b.count && a.world_size == b.world_size && a.max_staleness == b.max_staleness && a.view == b.view &&
-         a.parts == b.parts;
+         a.parts == b.parts && a.columns == b.columns;
 }
 
 }  // namespace
@@ -95,6 +95,11 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
     while (i >= part_end) part_end += batch.part_counts[++part];
     ++result->part_counts[part];
   }
+  for (const ColumnOf& each : batch.columns) {
+    if (frame_of[each.frame] == UINT32_MAX) continue;
+    result->columns.push_back({frame_of[each.frame], each.column});
+    result->payload_bytes += each.column.size();
+  }
 }
 
 uint64_t Plans::size() const {
@@ -108,7 +113,8 @@ uint64_t Plans::memory_bytes() const {
   for (const Consumer& consumer : consumers_) {
     bytes += sizeof(Consumer);
     for (const Plan& plan : consumer.plans)
-      bytes += sizeof(Plan) + plan.batch.draws.capacity() * sizeof(DrawnItem) + plan.batch.frames.capacity() * sizeof(Frame);
+      bytes += sizeof(Plan) + plan.batch.draws.capacity() * sizeof(DrawnItem) + plan.batch.frames.capacity() * sizeof(Frame) +
+               plan.batch.columns.capacity() * sizeof(ColumnOf);
   }
   return bytes;
 }

@@ -10,6 +10,12 @@ Reservations::Group* Reservations::Find(const Key128& key) const {
   return found == by_key_.end() ? nullptr : &*found->second;
 }
 
+uint64_t Reservations::Member::bytes() const {
+  uint64_t sum = frame.size();
+  for (const Frame& column : columns) sum += column.size() + Frame::kOverheadBytes;
+  return sum;
+}
+
 Reservations::Group* Reservations::Add(Group group) {
   announced_ += group.size;
   groups_.push_back(std::move(group));
@@ -17,10 +23,10 @@ Reservations::Group* Reservations::Add(Group group) {
   return &groups_.back();
 }
 
-void Reservations::AddMember(Group* group, const TrajectoryFacts& facts, Frame frame) {
+void Reservations::AddMember(Group* group, const TrajectoryFacts& facts, Frame frame, std::vector<Frame> columns) {
   ids_.emplace(facts.id, group);
-  frame_bytes_ += frame.size();
-  group->members.push_back({facts, std::move(frame)});
+  group->members.push_back({facts, std::move(frame), std::move(columns)});
+  frame_bytes_ += group->members.back().bytes();
 }
 
 std::vector<Reservations::Member> Reservations::Take(Group* group) {
@@ -28,7 +34,7 @@ std::vector<Reservations::Member> Reservations::Take(Group* group) {
   announced_ -= group->size;
   for (const Member& member : members) {
     ids_.erase(member.facts.id);
-    frame_bytes_ -= member.frame.size();
+    frame_bytes_ -= member.bytes();
   }
   const auto found = by_key_.find(group->key);
   groups_.erase(found->second);

@@ -27,6 +27,8 @@ class Reservations {
   struct Member {
     TrajectoryFacts facts;
     Frame frame;
+    std::vector<Frame> columns;
+    uint64_t bytes() const;  // with the overhead of each column
   };
   struct Group {
     Key128 key;
@@ -43,16 +45,16 @@ class Reservations {
   Group* Add(Group group);
   // Whether a member with this trajectory id is there, of any group.
   bool Holds(const Key128& id) const { return ids_.contains(id); }
-  void AddMember(Group* group, const TrajectoryFacts& facts, Frame frame);
+  void AddMember(Group* group, const TrajectoryFacts& facts, Frame frame, std::vector<Frame> columns = {});
   // Ends the reservation; its members in the order of their index.
   std::vector<Member> Take(Group* group);
   // The first group, in the order they were reserved, that is over and does not wait on; null: none.
   Group* NextOver(uint64_t now_ms);
 
   uint64_t size() const { return groups_.size(); }
-  uint64_t announced() const { return announced_; }  // members of all groups, there or not
-  uint64_t pending() const { return ids_.size(); }   // members that are there
-  uint64_t frame_bytes() const { return frame_bytes_; }
+  uint64_t announced() const { return announced_; }      // members of all groups, there or not
+  uint64_t pending() const { return ids_.size(); }       // members that are there
+  uint64_t frame_bytes() const { return frame_bytes_; }  // with columns and their overhead
   uint64_t memory_bytes() const;
 
  private:
