@@ -61,11 +61,18 @@ FrameTag LateTags::Read(uint32_t slot, std::span<const uint8_t> frame, std::stri
   return ReadTag(frame, name);
 }
 
-std::string LateTags::WhyRefused(uint32_t slot, std::span<const NamedTag> tags) const {
-  if (tags.empty()) return "";
+std::vector<NamedTag> LateTags::Merged(uint32_t slot, std::span<const NamedTag> tags) const {
   const auto own = Of(slot);
   std::vector<NamedTag> merged(own.begin(), own.end());
   Merge(tags, &merged);
+  return merged;
+}
+
+uint64_t LateTags::HeldBytesWith(uint32_t slot, std::span<const NamedTag> tags) const { return Sum(Merged(slot, tags)); }
+
+std::string LateTags::WhyRefused(uint32_t slot, std::span<const NamedTag> tags) const {
+  if (tags.empty()) return "";
+  const std::vector<NamedTag> merged = Merged(slot, tags);
   if (merged.size() > kMaxTags)
     return "the item would have " + std::to_string(merged.size()) + " tags from updates: at most " + std::to_string(kMaxTags) +
            " are allowed";

@@ -27,6 +27,9 @@ class LateTags {
   // "" or why the item cannot have these beside those that it has: too many, or too many bytes.
   std::string WhyRefused(uint32_t slot, std::span<const NamedTag> tags) const;
 
+  // What the item would count towards capacity_bytes with these.
+  uint64_t HeldBytesWith(uint32_t slot, std::span<const NamedTag> tags) const;
+
   // What counts towards the buffer's capacity_bytes: names, texts and 16 bytes a tag.
   uint64_t held_bytes() const { return held_bytes_; }
   uint64_t memory_bytes() const;  // beside that
@@ -39,6 +42,7 @@ class LateTags {
  private:
   void RemoveAll(uint32_t slot);
   static void Merge(std::span<const NamedTag> tags, std::vector<NamedTag>* into);
+  std::vector<NamedTag> Merged(uint32_t slot, std::span<const NamedTag> tags) const;
 
   std::unordered_map<uint32_t, std::vector<NamedTag>> by_slot_;
   uint64_t held_bytes_ = 0;

@@ -23,6 +23,7 @@
 #include "schema/names.h"
 #include "server/buffer.h"
 #include "tests/support/fake_trajectory.h"
+#include "tests/support/make_column.h"
 #include "tests/support/sanitized.h"
 
 namespace replay::server {
@@ -74,8 +75,24 @@ struct ModelItem {
   uint32_t revision = 0;
   bool outcome_said = false;
   bool zero_spread = false;
-  std::array<bool, 8> seen{};  // in this pass of selector epoch, by view: 0 is the whole buffer
+  std::map<std::string, Frame> columns;
+  std::optional<float> advantage;
+  std::map<std::string, int64_t> late_tags;
+  uint64_t bytes(const ItemUpdate& with = {}) const;  // towards capacity_bytes
+  std::array<bool, 8> seen{};                         // in this pass of selector epoch, by view: 0 is the whole buffer
 };
+
+uint64_t ModelItem::bytes(const ItemUpdate& with) const {
+  std::map<std::string, Frame> all = columns;
+  for (const Frame& column : with.columns) all.insert_or_assign(std::string(ColumnName(column.bytes())), column);
+  std::set<std::string> tags;
+  for (const auto& [name, value] : late_tags) tags.insert(name);
+  for (const NamedTag& tag : with.tags) tags.insert(tag.name);
+  uint64_t sum = said.bytes + Frame::kOverheadBytes;
+  for (const auto& [name, column] : all) sum += column.size() + Frame::kOverheadBytes;
+  for (const std::string& name : tags) sum += 16 + name.size();
+  return sum;
+}
 
 // The views that a buffer may declare, as "v1", "v2" …, with any selector.
 struct ModelView {
@@ -90,6 +107,8 @@ const ModelView kModelViews[] = {
     {"zero_spread = no", [](const ModelItem& item) { return !item.zero_spread; }},
     {"draws != 1, correct != unknown",
      [](const ModelItem& item) { return item.draws != 1 && item.outcome != Outcome::kUnknown; }},
+    {"column.a = yes, column.b != yes",
+     [](const ModelItem& item) { return item.columns.count("a") > 0 && item.columns.count("b") == 0; }},
 };
 
 // One part of a batch.
@@ -147,7 +166,8 @@ struct Model {
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, drawn = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t now_ms = 0;
-  std::optional<uint64_t> mark_ms;  // insert times are rounded down to a thousandth of max_age
+  std::map<uint64_t, std::vector<Frame>> columns_of;  // what trajectories are sent with, by tag
+  std::optional<uint64_t> mark_ms;                    // insert times are rounded down to a thousandth of max_age
 
   // --- Units ---
   bool by_group() const { return options.unit == Unit::kGroup; }
@@ -166,6 +186,7 @@ struct Model {
       row.said.reward = std::max(row.said.reward, item.said.reward);
       row.said.priority = std::max(row.said.priority, item.said.priority);
       row.said.tokens += item.said.tokens;
+      std::erase_if(row.columns, [&](const auto& each) { return item.columns.count(each.first) == 0; });
       if (item.outcome == Outcome::kCorrect || row.outcome == Outcome::kUnknown) row.outcome = item.outcome;
     }
     return rows;
@@ -276,11 +297,17 @@ struct Model {
     removed[static_cast<size_t>(reason)] += std::erase_if(items, [unit](const ModelItem& item) { return item.unit == unit; });
   }
   size_t fresh() const { return std::min<size_t>(Rows().size(), options.fresh_capacity()); }
+  // With the columns it is sent with.
+  uint64_t BytesOf(const fake::Trajectory& trajectory) const {
+    uint64_t bytes = trajectory.bytes + Frame::kOverheadBytes;
+    for (const Frame& column : columns_of.at(trajectory.tag)) bytes += column.size() + Frame::kOverheadBytes;
+    return bytes;
+  }
   uint64_t Bytes() const {
     uint64_t bytes = 0;
-    for (const ModelItem& item : items) bytes += item.said.bytes + Frame::kOverheadBytes;
+    for (const ModelItem& item : items) bytes += item.bytes();
     for (const auto& [group, each] : reserved)
-      for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+      for (const fake::Trajectory& member : each.members) bytes += BytesOf(member);
     return bytes;
   }
   void Retain() {
@@ -490,11 +517,11 @@ struct Model {
             (by_group() && (member.run != trajectory.run || member.epoch != trajectory.epoch)))
           return "failed_precondition";
       if (IsKnown(trajectory.id)) return "already_exists";
-      bytes += trajectory.bytes + Frame::kOverheadBytes;
+      bytes += BytesOf(trajectory);
       ++arriving[trajectory.group];
     }
     for (const auto& [group, each] : reserved)
-      for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+      for (const fake::Trajectory& member : each.members) bytes += BytesOf(member);
     if (options.capacity_bytes > 0 && bytes > options.capacity_bytes / 2) return "resource_exhausted";
     for (const auto& [group, count] : arriving)
       if (FindReserved(group)->members.size() + count == FindReserved(group)->size) completed->insert(group);
@@ -551,6 +578,7 @@ struct Model {
       item.outcome =
           trajectory.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
     item.counted = counted;
+    for (const Frame& column : columns_of.at(trajectory.tag)) item.columns[std::string(ColumnName(column.bytes()))] = column;
     item.zero_spread = !trajectory.group.empty();
     for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
     items.push_back(item);
@@ -622,9 +650,9 @@ struct Model {
       if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
       if ((by_group() ? Lists(batch).size() : count) > options.fresh_capacity()) return refuse("invalid_argument");
       uint64_t bytes = 0;
-      for (const auto& trajectory : batch) bytes += trajectory.bytes + Frame::kOverheadBytes;
+      for (const auto& trajectory : batch) bytes += BytesOf(trajectory);
       for (const auto& [group, each] : reserved)
-        for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
+        for (const fake::Trajectory& member : each.members) bytes += BytesOf(member);
       if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
       for (const auto& trajectory : batch) {
         if (FindReserved(trajectory.group)) return refuse("failed_precondition");
@@ -829,8 +857,17 @@ struct Model {
       ASSERT_EQ(++at->draws, draw.draw_count);
       ASSERT_EQ(at->said.reward, draw.reward);
       ASSERT_EQ(at->revision, draw.revision);
+      ASSERT_EQ(at->advantage, draw.advantage);
       at->last_use = now;
     }
+    std::set<std::pair<uint64_t, const uint8_t*>> columns, expected_columns;
+    for (const ColumnOf& each : result.columns) columns.insert({frames.at(each.frame), each.column.data()});
+    for (const uint64_t number : frames) {
+      const auto at = std::find_if(items.begin(), items.end(), [&](const auto& item) { return item.number == number; });
+      for (const std::string& name : request.columns)
+        if (at->columns.count(name)) expected_columns.insert({number, at->columns.at(name).data()});
+    }
+    ASSERT_EQ(expected_columns, columns);
     ASSERT_EQ(frames.size(), result.frames.size());
     starving = false;
     drawn += result.draws.size();
@@ -878,6 +915,13 @@ struct Model {
     return deleted;
   }
 
+  bool WouldBeTooLarge(const ItemUpdate& update) const {
+    if (options.capacity_bytes == 0 || (update.tags.empty() && update.columns.empty())) return false;
+    return std::any_of(items.begin(), items.end(), [&](const auto& item) {
+      return item.said.id == update.id && item.bytes(update) > options.capacity_bytes;
+    });
+  }
+
   UpdateOutcome Update(const ItemUpdate& update, uint32_t* revision) {
     *revision = 0;
     for (size_t at = 0; at < items.size(); ++at) {
@@ -898,6 +942,9 @@ struct Model {
           item.outcome =
               item.said.reward >= static_cast<float>(*options.correct_threshold) ? Outcome::kCorrect : Outcome::kIncorrect;
       }
+      if (update.advantage) item.advantage = update.advantage;
+      for (const NamedTag& tag : update.tags) item.late_tags[tag.name] = std::get<int64_t>(tag.value);
+      for (const Frame& column : update.columns) item.columns.insert_or_assign(std::string(ColumnName(column.bytes())), column);
       ReviewViews();
       Retain();
       return UpdateOutcome::kDone;
@@ -953,7 +1000,15 @@ struct Model {
             " dropped " + to_string(dropped_members) + " held " + to_string(Held()) + " by " + to_string(leases.size());
     for (const ViewOptions& view : options.views)
       text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
-    return text;
+    std::map<std::string, uint64_t> columns;
+    uint64_t bytes = 0;
+    for (const ModelItem& item : items)
+      for (const auto& [name, column] : item.columns) {
+        ++columns[name];
+        bytes += column.size();
+      }
+    for (const auto& [name, count] : columns) text += " column " + name + " " + to_string(count);
+    return text + " of " + to_string(bytes);
   }
 };
 
@@ -965,7 +1020,8 @@ std::string Counts(const BufferStats& stats) {
           to_string(stats.reserved_groups) + " dropped " + to_string(stats.dropped_members) + " held " + to_string(stats.held) +
           " by " + to_string(stats.leases);
   for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
-  return text;
+  for (const auto& [name, count] : stats.columns) text += " column " + name + " " + to_string(count);
+  return text + " of " + to_string(stats.column_bytes);
 }
 
 // How often what happened, over all lives.
@@ -1096,6 +1152,22 @@ class Simulation {
     }
   }
 
+  std::vector<Frame> SomeColumns() {
+    std::vector<Frame> columns;
+    for (const char* name : {"a", "b"})
+      if (Below(2))
+        columns.push_back(test::MakeColumn({.name = name,
+                                            .type = FrameColumn::Type::kU8,
+                                            .alignment = FrameColumn::Alignment::kRow,
+                                            .length = static_cast<uint32_t>(Below(100))}));
+    return columns;
+  }
+  std::vector<std::string> SomeColumnNames() {
+    return Below(2)   ? std::vector<std::string>()
+           : Below(2) ? std::vector<std::string>{"a"}
+                      : std::vector<std::string>{"b", "c", "a"};
+  }
+
   void Insert() {
     std::vector<fake::Trajectory> trajectories;
     fake::Batch batch;
@@ -1131,6 +1203,8 @@ class Simulation {
     }
     const bool partial = !model_.reserved.empty() && Below(4) == 0;
     if (partial) MakeMembers(&trajectories, &batch);
+    for (const fake::Trajectory& each : trajectories)
+      model_.columns_of.try_emplace(each.tag, Below(3) == 0 ? SomeColumns() : std::vector<Frame>());
     const uint64_t writer = Below(4);  // 0: none
     uint64_t& sequence = sequences_[writer];
     const bool repeat = Below(5) == 0 && sequence > 0;
@@ -1153,8 +1227,12 @@ class Simulation {
                      (each.group.empty() ? "" : " " + each.group + "." + to_string(each.index_in_group)) + ")";
     const std::string verdict = model_.Insert(trajectories, writer, used, through, partial, &expected);
     coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : ""));
+    std::vector<ColumnOf> columns;
+    for (uint32_t i = 0; i < trajectories.size(); ++i)
+      for (const Frame& column : model_.columns_of[trajectories[i].tag]) columns.push_back({i, column});
     InsertRequest request = batch.Request({writer, 0}, used, through);
     request.partial = partial;
+    request.columns = columns;
     ASSERT_EQ(verdict, server::Describe(buffer_->Insert(request, &result)));
     if (verdict != "done") return;
     ASSERT_EQ(expected.first_item, result.first_item);
@@ -1256,6 +1334,7 @@ class Simulation {
     if (Below(4) == 0) request.max_staleness = static_cast<int64_t>(Below(8));
     if (Below(4) == 0) request.given_back = static_cast<uint32_t>(Below(12));
     request.holder = Below(3);
+    request.columns = SomeColumnNames();
     const auto view = [&]() -> std::string {
       const auto& views = model_.options.views;
       return Below(40) == 0 ? "v9" : views.empty() || Below(2) ? "" : views[Below(views.size())].name;
@@ -1285,6 +1364,7 @@ class Simulation {
         request = plans[Below(plans.size())].asked;
         request.rank = rank % request.world_size;
         if (Below(8) == 0) ++request.count;
+        if (Below(20) == 0) request.columns = {"b"};
       }
     }
     log_.push_back("sample " + to_string(request.count) + (request.view.empty() ? "" : " from " + request.view) +
@@ -1330,6 +1410,9 @@ class Simulation {
               to_string(fake::TagOf(result.frames[draw.frame]));
     for (const uint32_t count : result.part_counts) text += " part " + to_string(count);
     for (const uint32_t size : result.unit_sizes) text += " x" + to_string(size);
+    for (const ColumnOf& each : result.columns)
+      text += " column " + to_string(each.frame) + ":" + std::string(ColumnName(each.column.bytes())) + " of " +
+              to_string(reinterpret_cast<uintptr_t>(each.column.data()));
     return text;
   }
 
@@ -1341,7 +1424,7 @@ class Simulation {
     std::vector<ModelPlan>& plans = model_.plans[request.consumer];
     const auto same = [&](const SampleRequest& a, const SampleRequest& b) {
       return a.count == b.count && a.world_size == b.world_size && a.view == b.view && a.parts == b.parts &&
-             a.max_staleness == b.max_staleness;
+             a.max_staleness == b.max_staleness && a.columns == b.columns;
     };
     const auto plan =
         std::find_if(plans.begin(), plans.end(), [&](const ModelPlan& each) { return each.step == *request.step; });
@@ -1375,6 +1458,7 @@ class Simulation {
     SampleResult gathered;
     std::vector<std::vector<DrawnItem>> units(all.count);
     std::map<uint64_t, Frame> frames;
+    std::vector<std::pair<uint64_t, Frame>> columns;  // by item
     for (uint32_t rank = 0; rank < request.world_size; ++rank) {
       SampleRequest other = request;
       other.rank = rank;
@@ -1392,6 +1476,9 @@ class Simulation {
           frames[part.draws[next].item] = part.frames[part.draws[next].frame];
         }
       }
+      for (const ColumnOf& each : part.columns)
+        for (const DrawnItem& draw : part.draws)
+          if (draw.frame == each.frame) columns.emplace_back(draw.item, each.column);
       gathered.part_counts.resize(part.part_counts.size());
       for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
       gathered.withheld = part.withheld;
@@ -1406,6 +1493,7 @@ class Simulation {
       if (added) gathered.frames.push_back(frames[draw.item]);
       draw.frame = at->second;
     }
+    for (const auto& [item, column] : columns) gathered.columns.push_back({frame_of.at(item), column});
     model_.Replay(all, parts, gathered);
     plans.insert(std::find_if(plans.begin(), plans.end(), [&](const ModelPlan& each) { return each.step > drawn.step; }),
                  drawn);
@@ -1428,10 +1516,19 @@ class Simulation {
     if (Below(2)) update.reward = static_cast<float>(Below(5)) / 4;
     if (Below(3) == 0) update.correct = static_cast<Outcome>(Below(3));
     if (Below(3) == 0) update.revision = static_cast<uint32_t>(Below(3));
+    if (Below(3) == 0) update.advantage = static_cast<float>(Below(5)) - 2;
+    for (const char* name : {"x", "yy"})
+      if (Below(4) == 0) update.tags.push_back({name, static_cast<int64_t>(Below(9))});
+    if (Below(2)) update.columns = SomeColumns();
+    const bool is_refused = model_.WouldBeTooLarge(update);
+    ASSERT_EQ(is_refused, !buffer_->WhyUpdateRefused({&update, 1}).empty());
+    if (is_refused) return coverage_->Add("update: refused");
     log_.push_back("update " + update.id + (update.priority ? " priority " + NumberText(*update.priority) : "") +
                    (update.reward ? " reward " + NumberText(*update.reward) : "") +
                    (update.correct ? " correct " + to_string(static_cast<int>(*update.correct)) : "") +
-                   (update.revision ? " if revision " + to_string(*update.revision) : ""));
+                   (update.revision ? " if revision " + to_string(*update.revision) : "") +
+                   (update.advantage ? " advantage " + NumberText(*update.advantage) : "") + ", " +
+                   to_string(update.tags.size()) + " tags, " + to_string(update.columns.size()) + " columns");
     uint32_t expected_revision = 0, revision = 0;
     const UpdateOutcome expected = model_.Update(update, &expected_revision);
     coverage_->Add("update: " + to_string(static_cast<int>(expected)));
@@ -1443,11 +1540,22 @@ class Simulation {
     log_.push_back("get " + id);
     StoredItem item;
     const auto at = std::find_if(model_.items.begin(), model_.items.end(), [&](const auto& one) { return one.said.id == id; });
-    ASSERT_EQ(at != model_.items.end(), buffer_->Get(id, &item));
+    const std::vector<std::string> names = SomeColumnNames();
+    ASSERT_EQ(at != model_.items.end(), buffer_->Get(id, &item, names));
     if (at == model_.items.end()) return;
     ASSERT_EQ(at->number, item.item);
     ASSERT_EQ(at->draws, item.draw_count);
     ASSERT_EQ(at->said.tag, fake::TagOf(item.frame));
+    ASSERT_EQ(at->said.reward, item.reward);
+    ASSERT_EQ(at->revision, item.revision);
+    std::map<std::string, int64_t> tags;
+    for (const NamedTag& tag : item.late_tags) tags[tag.name] = std::get<int64_t>(tag.value);
+    ASSERT_EQ(at->late_tags, tags);
+    std::vector<const uint8_t*> expected, columns;
+    for (const std::string& name : names)
+      if (at->columns.count(name)) expected.push_back(at->columns.at(name).data());
+    for (const Frame& column : item.columns) columns.push_back(column.data());
+    ASSERT_EQ(expected, columns);
   }
 
   void Publish() {
@@ -1504,12 +1612,14 @@ class Simulation {
     log_.push_back("scan after " + to_string(scan_after_));
     const auto limit = static_cast<uint32_t>(1 + Below(10));
     const uint64_t max_bytes = Below(2) ? UINT64_MAX : Below(1000);
+    const std::vector<std::string> names = SomeColumnNames();
     std::vector<uint64_t> expected;
     uint64_t bytes = 0;
     bool more = false;
     for (const ModelItem& item : model_.items) {
       if (item.number <= scan_after_) continue;
       bytes += item.said.bytes;
+      for (const std::string& name : names) bytes += item.columns.count(name) ? item.columns.at(name).size() : 0;
       if (expected.size() == limit || (bytes > max_bytes && !expected.empty())) {
         more = true;
         break;
@@ -1517,7 +1627,7 @@ class Simulation {
       expected.push_back(item.number);
     }
     std::vector<StoredItem> page;
-    ASSERT_EQ(more, buffer_->Scan(scan_after_, limit, max_bytes, &page));
+    ASSERT_EQ(more, buffer_->Scan(scan_after_, limit, max_bytes, &page, names));
     std::vector<uint64_t> numbers;
     for (const StoredItem& item : page) numbers.push_back(item.item);
     ASSERT_EQ(expected, numbers);
