@@ -68,8 +68,8 @@ std::string Buffer::WhyUpdateRefused(std::span<const ItemUpdate> updates) const 
                " tokens, the item has " + to_string(token_count) + ": they must agree";
       all_columns.push_back(frame);
     }
-    const uint64_t bytes = s.BytesOf(s.store.SizeOf(s.items[slot].place), 1) +
-                           s.columns.HeldBytesWith(slot, update.columns) + s.late_tags.HeldBytesWith(slot, tags);
+    const uint64_t bytes = s.BytesOf(s.store.SizeOf(s.items[slot].place), 1) + s.columns.HeldBytesWith(slot, update.columns) +
+                           s.late_tags.HeldBytesWith(slot, tags);
     if (!s.retention.Fits(1, bytes))
       return at + "the item would take " + to_string(bytes) + " bytes with its columns and tags, capacity_bytes is " +
              to_string(s.options.capacity_bytes);

@@ -6,6 +6,7 @@
 #include "schema/flat.h"
 #include "schema/protocol.capnp.h"
 #include "server/check.h"
+#include "server/decode.h"
 
 namespace replay::server {
 namespace {
@@ -18,54 +19,11 @@ static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schem
 static_assert(static_cast<int>(AcknowledgementLevel::kDisk) == static_cast<int>(schema::AcknowledgementLevel::DISK));
 static_assert(static_cast<int>(Verb::kHistory) == static_cast<int>(schema::Request::HISTORY));
 
-struct Nonsense {
-  std::string message;
-};
-
-[[noreturn]] void Refuse(std::string message) { throw Nonsense{std::move(message)}; }
-
-void Assign(std::string* target, capnp::Text::Reader text, const char* field, size_t max_bytes) {
-  if (text.size() > max_bytes)
-    Refuse(std::string(field) + " has " + std::to_string(text.size()) + " bytes: at most " + std::to_string(max_bytes) +
-           " are allowed");
-  target->assign(text.begin(), text.size());
-}
-
 void DecodeIds(capnp::List<capnp::Text>::Reader ids, Request* request) {
   if (ids.size() > kMaxIdsPerRequest)
     Refuse("ids has " + std::to_string(ids.size()) + " entries: at most " + std::to_string(kMaxIdsPerRequest) + " are allowed");
   request->ids.resize(ids.size());
   for (uint32_t i = 0; i < ids.size(); ++i) Assign(&request->ids[i], ids[i], "ids", kMaxIdBytes);
-}
-
-void DecodeUpdates(capnp::List<schema::ItemUpdate>::Reader updates, Request* request) {
-  if (updates.size() == 0 || updates.size() > kMaxIdsPerRequest)
-    Refuse("updates has " + std::to_string(updates.size()) + " entries: it must have 1 to " +
-           std::to_string(kMaxIdsPerRequest));
-  request->updates.assign(updates.size(), {});
-  for (uint32_t i = 0; i < updates.size(); ++i) {
-    const auto from = updates[i];
-    ItemUpdate& to = request->updates[i];
-    const auto refuse = [i](const std::string& what) { Refuse("updates[" + std::to_string(i) + "]." + what); };
-    Assign(&to.id, from.getId(), "updates.id", kMaxIdBytes);
-    if (to.id.empty()) refuse("id is empty");
-    if (from.getHasPriority()) {
-      to.priority = from.getPriority();
-      if (!(*to.priority >= 0 && *to.priority <= kMaxPriority))
-        refuse("priority is " + std::to_string(*to.priority) + ": it must be from 0 to 1e9");
-    }
-    if (from.getHasReward()) {
-      to.reward = from.getReward();
-      if (!std::isfinite(*to.reward)) refuse("reward is " + std::to_string(*to.reward) + ": it must be finite");
-    }
-    if (from.getHasCorrect()) {
-      if (from.getCorrect() > static_cast<uint8_t>(Outcome::kCorrect))
-        refuse("correct is " + std::to_string(from.getCorrect()) + ": it must be 0 (unknown), 1 (no) or 2 (yes)");
-      to.correct = static_cast<Outcome>(from.getCorrect());
-    }
-    if (from.getHasRevision()) to.revision = from.getRevision();
-    if (!to.priority && !to.reward && !to.correct) refuse("priority, reward and correct are all missing: nothing to update");
-  }
 }
 
 std::vector<ViewOptions> DecodeViews(capnp::List<schema::View>::Reader from) {
@@ -94,6 +52,7 @@ void DecodeSample(schema::Sample::Reader from, Request* request) {
   Assign(&sample.consumer, from.getConsumer(), "consumer", kMaxIdBytes);
   sample.rank = from.getRank();
   sample.world_size = from.getWorldSize();
+  DecodeColumnNames(from.getColumns(), &sample.columns);
   sample.parts.clear();
   if (!from.hasParts()) return;
   const auto parts = from.getParts();
@@ -176,6 +135,7 @@ void DecodeInsert(schema::Insert::Reader insert, Request* request) {
   request->frame_bytes.resize(sizes.size());
   for (uint32_t i = 0; i < sizes.size(); ++i) request->frame_bytes[i] = sizes[i];
   request->partial = insert.getPartial();
+  DecodeColumnSizes(insert.getColumns(), sizes.size(), &request->columns);
 }
 
 void DecodeReserve(schema::ReserveGroup::Reader from, Request* request) {
@@ -246,6 +206,7 @@ void Decode(schema::Request::Reader reader, Request* request) {
       Assign(&request->buffer, get.getBuffer(), "buffer", kMaxBufferNameBytes);
       request->after_item = get.getAfterItem();
       request->limit = get.getLimit();
+      DecodeColumnNames(get.getColumns(), &request->column_names);
       return DecodeIds(get.getIds(), request);
     }
     case schema::Request::DELETE:
@@ -282,8 +243,7 @@ void Decode(schema::Request::Reader reader, Request* request) {
     case schema::Request::PING:
       return;
     case schema::Request::UPDATE:
-      Assign(&request->buffer, reader.getUpdate().getBuffer(), "buffer", kMaxBufferNameBytes);
-      return DecodeUpdates(reader.getUpdate().getUpdates(), request);
+      return DecodeUpdate(reader.getUpdate(), request);
     case schema::Request::RESERVE_GROUP:
       return DecodeReserve(reader.getReserveGroup(), request);
     case schema::Request::ADMIT:
@@ -322,6 +282,7 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
   request->acknowledged_through = insert.Get<uint64_t>(24);
   request->frame_bytes.assign(sizes.begin(), sizes.end());
   request->partial = false;
+  request->columns.clear();
   return true;
 }
 

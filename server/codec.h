@@ -44,6 +44,12 @@ enum class Verb : uint8_t {  // Same order as the protocol's.
 };
 std::string_view ToString(Verb verb);  // "Insert": the one spelling, also in metrics
 
+// The size of a column frame in the payload.
+struct ColumnSize {
+  uint32_t frame = 0;  // index of its core frame, or of its update
+  uint32_t bytes = 0;
+};
+
 struct Request {
   uint64_t id = 0;
   uint32_t timeout_ms = 0;
@@ -56,13 +62,15 @@ struct Request {
   uint64_t acknowledged_through = 0;
   std::vector<uint32_t> frame_bytes;
   bool partial = false;
+  std::vector<ColumnSize> columns;  // Update too; their `frame` does not fall
   // Sample
   SampleRequest sample;
   // Get, Delete
   std::vector<std::string> ids;
-  std::vector<ItemUpdate> updates;  // Update
+  std::vector<ItemUpdate> updates;  // Update; their columns are still to be read
   uint64_t after_item = 0;
   uint32_t limit = 0;
+  std::vector<std::string> column_names;
   ReserveRequest reserve;          // ReserveGroup
   AdmitRequest admit;              // Admit
   AcknowledgeRequest acknowledge;  // Acknowledge

@@ -242,21 +242,21 @@ Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayServic
       co_return;
     }
     const uint32_t limit = std::min(request.limit, kMaxTrajectoriesPerInsert);
-    result.more = host.buffer->Scan(request.after_item, limit, kScanPageBytes, &result.items);
-    co_return;
+    result.more = host.buffer->Scan(request.after_item, limit, kScanPageBytes, &result.items, request.column_names);
   }
-  uint64_t payload_bytes = 0;
   for (uint32_t i = 0; i < request.ids.size(); ++i) {
     StoredItem item;
-    if (!host.buffer->Get(request.ids[i], &item)) continue;
-    payload_bytes += item.frame.size();
+    if (!host.buffer->Get(request.ids[i], &item, request.column_names)) continue;
     result.found.push_back(i);
     result.items.push_back(std::move(item));
   }
+  uint64_t payload_bytes = 0;
+  for (const StoredItem& item : result.items) payload_bytes += item.payload_bytes();
   if (payload_bytes > kMaxReplyPayloadBytes)
-    result.verdict = Verdict::Failed(ErrorCode::kResourceExhausted,
-                                     "ids name " + std::to_string(payload_bytes) + " bytes: a reply holds at most " +
-                                         std::to_string(kMaxReplyPayloadBytes) + "; ask for fewer");
+    result.verdict =
+        Verdict::Failed(ErrorCode::kResourceExhausted, "the items have " + std::to_string(payload_bytes) +
+                                                           " bytes with their columns: a reply holds at most " +
+                                                           std::to_string(kMaxReplyPayloadBytes) + "; ask for fewer");
 }
 
 Awaitable<void> CostAtHome(BufferHost& host, const CostReport& cost) {
@@ -283,6 +283,10 @@ Awaitable<void> ReplayService::DeleteAtHome(BufferHost& host, const Request& req
 Awaitable<void> ReplayService::UpdateAtHome(BufferHost& host, const Request& request, GetResult& result) {
   if (!host.buffer) {
     result.verdict = Dropped(host.name);
+    co_return;
+  }
+  if (std::string why = host.buffer->WhyUpdateRefused(request.updates); !why.empty()) {
+    result.verdict = Verdict::Failed(ErrorCode::kInvalidArgument, std::move(why));
     co_return;
   }
   for (const ItemUpdate& update : request.updates)

@@ -5,27 +5,12 @@
 #include "schema/protocol.capnp.h"
 #include "server/check.h"
 #include "server/codec.h"
+#include "server/encode.h"
 
 namespace replay::server {
 namespace {
 
-// Words of the fixed parts of a reply, with room: root pointer and Reply struct, and the largest fixed result.
-constexpr uint32_t kReplyWords = 64;
-
-uint32_t TextWords(std::string_view text) { return static_cast<uint32_t>(text.size() / 8 + 1); }
-
-void Send(ControlBuilder& builder, uint64_t payload_bytes, OutputQueue& output) {
-  output.AddBytes(builder.Finish(payload_bytes));
-}
-
 capnp::Text::Reader AsText(std::string_view text) { return {text.data(), text.size()}; }
-
-// Text::Reader wants a NUL behind the last byte, which a string_view need not have: copied in place instead.
-template <typename Init>
-void SetText(std::string_view text, Init&& init) {
-  capnp::Text::Builder builder = init(static_cast<uint32_t>(text.size()));
-  std::memcpy(builder.begin(), text.data(), text.size());
-}
 
 uint32_t VersionWords(const PolicyVersion& version) {
   return 16 + TextWords(version.run_id) + TextWords(version.label) + TextWords(version.uri);
@@ -110,10 +95,11 @@ void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
   FillNamedCount(outcomes, 5, "remove_incorrect", from.removed_outcomes.incorrect);
 }
 
-// Three histograms (~32 words each), named counts, options, fixed fields; and for each view its options and its name and count.
+// Three histograms (~32 words each), named counts, options, fixed fields; for each view its options and its name and count; columns.
 uint32_t BufferStatsWords(const BufferStats& stats) {
   uint32_t words = 640;
   for (const ViewOptions& view : stats.options.views) words += 12 + 2 * TextWords(view.name) + TextWords(view.filter);
+  for (const auto& [name, count] : stats.columns) words += 2 + TextWords(name);
   return words;
 }
 
@@ -165,6 +151,9 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setHeld(from.held);
   to.setLeases(from.leases);
   to.setExpiredLeases(from.expired_leases);
+  to.setColumnBytes(from.column_bytes);
+  auto columns = to.initColumns(static_cast<uint32_t>(from.columns.size()));
+  for (uint32_t i = 0; i < columns.size(); ++i) FillNamedCount(columns, i, from.columns[i].first, from.columns[i].second);
 }
 
 // Only what has happened is listed.
@@ -257,9 +246,9 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply =
-      builder_.Start<schema::Reply>(kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
-                                    static_cast<uint32_t>(result.part_counts.size() + result.unit_sizes.size() / 2 + 1));
+  auto reply = builder_.Start<schema::Reply>(
+      kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
+      static_cast<uint32_t>(result.part_counts.size() + result.unit_sizes.size() / 2 + 1 + result.columns.size()));
   reply.setId(id);
   auto sample = reply.initSample();
   sample.setStep(result.step);
@@ -277,6 +266,8 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     draw.setItem(from.item);
     draw.setReward(from.reward);
     draw.setRevision(from.revision);
+    draw.setAdvantage(from.advantage.value_or(0));
+    draw.setHasAdvantage(from.advantage.has_value());
   }
   if (!result.part_counts.empty()) {
     auto counts = sample.initPartCounts(static_cast<uint32_t>(result.part_counts.size()));
@@ -293,32 +284,13 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     sizes.set(i, static_cast<uint32_t>(result.frames[i].size()));
     payload_bytes += result.frames[i].size();
   }
+  if (!result.columns.empty())
+    payload_bytes += FillColumns(result.columns, [&](uint32_t size) { return sample.initColumns(size); });
   Send(builder_, payload_bytes, output);
   for (Frame& frame : result.frames) output.AddFrame(std::move(frame));
+  for (ColumnOf& each : result.columns) output.AddFrame(std::move(each.column));
   result.frames.clear();
-}
-
-void ReplyEncoder::Get(uint64_t id, std::vector<StoredItem>& items, std::span<const uint32_t> found, bool more,
-                       OutputQueue& output) {
-  const auto count = static_cast<uint32_t>(items.size());
-  auto reply = builder_.Start<schema::Reply>(kReplyWords + 4 * (count + 2));
-  reply.setId(id);
-  auto get = reply.initGet();
-  auto indexes = get.initFound(static_cast<uint32_t>(found.size()));
-  for (uint32_t i = 0; i < found.size(); ++i) indexes.set(i, found[i]);
-  auto numbers = get.initItems(count);
-  auto draw_counts = get.initDrawCounts(count);
-  auto sizes = get.initFrameBytes(count);
-  get.setMore(more);
-  uint64_t payload_bytes = 0;
-  for (uint32_t i = 0; i < count; ++i) {
-    numbers.set(i, items[i].item);
-    draw_counts.set(i, items[i].draw_count);
-    sizes.set(i, static_cast<uint32_t>(items[i].frame.size()));
-    payload_bytes += items[i].frame.size();
-  }
-  Send(builder_, payload_bytes, output);
-  for (StoredItem& item : items) output.AddFrame(std::move(item.frame));
+  result.columns.clear();
 }
 
 void ReplyEncoder::Delete(uint64_t id, uint32_t deleted, OutputQueue& output) {

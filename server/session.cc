@@ -171,11 +171,13 @@ void Session::ReleaseScratch() {
     if (vector.capacity() * sizeof(vector[0]) > kKeptScratchBytes) std::remove_reference_t<decltype(vector)>().swap(vector);
   };
   release(request_.frame_bytes);
+  release(request_.columns);
   release(payload_);
   release(frames_);
   release(facts_);
   release(sample_.result.draws);
   release(sample_.result.frames);
+  release(sample_.result.columns);
   if (directory_ == thread_.directory) return;
   directory_ = thread_.directory;
   std::erase_if(uses_, [this](const Use& use) { return service_.Find(thread_, use.host->name) != use.host; });  // dropped
@@ -202,10 +204,10 @@ Session::Rest Session::Handle(const uint8_t* control) {
     return preamble_.payload_bytes > 0 ? Rest::kReadPayload : Rest::kNothing;
   }
   ++thread_.requests[static_cast<size_t>(request_.verb)];
-  if (request_.verb != Verb::kInsert && preamble_.payload_bytes > 0)
-    throw ProtocolError(ErrorCode::kProtocolViolation,
-                        "payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": only Insert has a payload",
-                        request_.id);
+  if (request_.verb != Verb::kInsert && request_.verb != Verb::kUpdate && preamble_.payload_bytes > 0)
+    throw ProtocolError(
+        ErrorCode::kProtocolViolation,
+        "payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": only Insert and Update have a payload", request_.id);
   switch (request_.verb) {
     case Verb::kInsert:
       return StartInsert();
@@ -267,6 +269,7 @@ Awaitable<void> Session::Finish(Rest rest) {
     }
     case Rest::kOther:
       co_await FinishOther();
+      request_.updates.clear();
       break;
     case Rest::kNothing:
       break;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "schema/column.h"
 #include "schema/input_buffer.h"
 #include "schema/validate.h"
 #include "schema/wire.h"
@@ -79,6 +80,7 @@ class Session {
   Rest TakePayloadNow();
   std::string CheckFrameSizes() const;
   void AllocateFrames();
+  void DropFrames();
   Awaitable<bool> ReadPayload();
   Awaitable<void> DiscardPayload();
   // Fills insert_.request but for the frames. False: a reply that says what is wrong has been made.
@@ -86,6 +88,15 @@ class Session {
   Awaitable<void> FinishInsert(bool payload_taken);
   Awaitable<void> CountRejected();
   void ReplyToInsert();
+
+  uint64_t ColumnBytes() const;
+  void AllocateColumns();
+  // False: a reply that says what is wrong has been made; of the others too.
+  bool ReadColumns(std::vector<FrameColumn>* parsed);
+  bool ValidateColumns();
+  bool DealColumns();
+  Awaitable<bool> TakeColumns();
+  Awaitable<bool> ReservePayload();
 
   void ReplyToSample();
   Awaitable<void> FinishOther();
@@ -117,6 +128,8 @@ class Session {
   std::chrono::steady_clock::time_point received_at_;  // its first byte
   std::vector<std::span<const uint8_t>> payload_;      // each frame's bytes: in the input buffer, or in frames_
   std::vector<Frame> frames_;
+  std::vector<ColumnOf> columns_;  // likewise; empty for most requests
+  std::vector<std::span<const uint8_t>> column_payload_;
   std::vector<TrajectoryFacts> facts_;
   GroupScratch group_scratch_;
   LastRun last_run_;

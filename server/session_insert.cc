@@ -38,9 +38,10 @@ std::string Session::CheckFrameSizes() const {
              std::to_string(kMinFrameBytes) + " to " + std::to_string(kMaxFrameBytes);
     sum += sizes[i];
   }
+  if (!request_.columns.empty()) sum += ColumnBytes();
   if (sum != preamble_.payload_bytes)
-    return "frame_bytes add up to " + std::to_string(sum) + ", payload_bytes is " + std::to_string(preamble_.payload_bytes) +
-           ": they must agree";
+    return "frame_bytes" + std::string(request_.columns.empty() ? "" : " and columns") + " add up to " + std::to_string(sum) +
+           ", payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": they must agree";
   return "";
 }
 
@@ -70,15 +71,22 @@ Session::Rest Session::TakePayloadNow() {
     payload_.emplace_back(at, frame.size());
     at += frame.size();
   }
+  column_payload_.clear();
+  for (const ColumnOf& each : columns_) {
+    column_payload_.emplace_back(at, each.column.size());
+    at += each.column.size();
+  }
   if (frames_.size() == 1) Prefetch(frames_[0].data(), frames_[0].size());
   if (!ValidatePayload()) {
     input_.Consume(preamble_.payload_bytes);
-    frames_.clear();
+    DropFrames();
     if (&host_->home != &thread_) return Rest::kRejected;
     if (host_->buffer) host_->buffer->CountRejected(payload_.size(), request_.writer, request_.sequence);
     return Rest::kNothing;
   }
   for (size_t i = 0; i < frames_.size(); ++i) std::memcpy(frames_[i].mutable_data(), payload_[i].data(), payload_[i].size());
+  for (size_t i = 0; i < columns_.size(); ++i)
+    std::memcpy(columns_[i].column.mutable_data(), column_payload_[i].data(), column_payload_[i].size());
   input_.Consume(preamble_.payload_bytes);
   if (&host_->home != &thread_ || !service_.InsertNow(*host_, insert_)) return Rest::kInsert;
   ReplyToInsert();
@@ -90,12 +98,14 @@ void Session::AllocateFrames() {
   frames_.clear();
   for (const uint32_t size : request_.frame_bytes) frames_.push_back(Frame::Allocate(size, &service_.budget()));
   insert_.request.frames = frames_;
+  if (!request_.columns.empty()) AllocateColumns();
 }
 
 Awaitable<bool> Session::ReadPayload() {
   reading_since_ = steady_clock::now();
   boost::system::error_code error;
-  for (Frame& frame : frames_) {
+  for (size_t i = 0; i < frames_.size() + columns_.size(); ++i) {
+    Frame& frame = i < frames_.size() ? frames_[i] : columns_[i - frames_.size()].column;
     uint64_t done = 0;
     for (;;) {
       const Received received = input_.ReadBodyNow(socket_.native_handle(), frame.mutable_data(), frame.size(), &done, error);
@@ -107,6 +117,8 @@ Awaitable<bool> Session::ReadPayload() {
   reading_since_ = {};
   payload_.clear();
   for (const Frame& frame : frames_) payload_.push_back(frame.bytes());
+  column_payload_.clear();
+  for (const ColumnOf& each : columns_) column_payload_.push_back(each.column.bytes());
   co_return true;
 }
 
@@ -128,9 +140,11 @@ Awaitable<void> Session::DiscardPayload() {
 bool Session::ValidatePayload() {
   facts_.resize(payload_.size());
   const ValidateOptions options{.check_checksum = service_.config().verify_checksums, .last_run = &last_run_};
+  uint64_t columns = request_.columns.size();
   for (size_t i = 0; i < payload_.size(); ++i) {
     bool checksum_failed = false;
     std::string error = ValidateTrajectory(payload_[i], options, &facts_[i], &checksum_failed);
+    columns += facts_[i].column_count;
     if (error.empty()) continue;
     Fail(checksum_failed ? ErrorCode::kCorrupted : ErrorCode::kInvalidArgument, WaitReason::kNone,
          "trajectories[" + std::to_string(i) + "]: " + error);
@@ -140,6 +154,7 @@ bool Session::ValidatePayload() {
     Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
     return false;
   }
+  if (columns > 0 && !ValidateColumns()) return false;
   insert_.received_at = received_at_;
   insert_.request.facts = facts_;
   insert_.request.writer = request_.writer;
@@ -154,27 +169,20 @@ Awaitable<void> Session::FinishInsert(bool payload_taken) {
   const bool at_home = &host_->home == &thread_;
   const bool tried = payload_taken && at_home;  // By TakePayloadNow.
   if (!payload_taken) {
-    const auto bytes = static_cast<int64_t>(preamble_.payload_bytes);
-    if (!service_.budget().TryReserve(bytes)) {
-      co_await PrepareToWait();
-      const Verdict reserved = co_await service_.ReserveMemory(thread_, preamble_.payload_bytes, request_.buffer, AsCaller());
-      if (!reserved.done()) {
-        Reply(reserved);
-        co_await DiscardPayload();
-        payload_.clear();
-        co_await CountRejected();  // The writer is known all the same.
-        co_return;
-      }
+    if (!co_await ReservePayload()) {
+      payload_.clear();
+      co_await CountRejected();  // The writer is known all the same.
+      co_return;
     }
     AllocateFrames();
     if (!co_await ReadPayload()) {
-      frames_.clear();
+      DropFrames();
       co_return;  // The next read finds the connection closed.
     }
   }
   if (!payload_taken && !ValidatePayload()) {
     co_await CountRejected();
-    frames_.clear();
+    DropFrames();
     co_return;
   }
   if (tried || !at_home || !service_.InsertNow(*host_, insert_)) {
@@ -189,7 +197,7 @@ Awaitable<void> Session::CountRejected() {
 }
 
 void Session::ReplyToInsert() {
-  frames_.clear();
+  DropFrames();
   if (insert_.verdict.done()) {
     thread_.encoder.Insert(request_.id, insert_.result, output_);
   } else {

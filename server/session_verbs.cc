@@ -7,6 +7,7 @@
 namespace replay::server {
 
 Awaitable<void> Session::FinishOther() {
+  if (request_.verb == Verb::kUpdate && !co_await TakeColumns()) co_return;
   switch (request_.verb) {
     case Verb::kCreateBuffer:
       Reply(co_await service_.CreateBuffer(thread_, request_));

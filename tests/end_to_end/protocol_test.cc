@@ -310,7 +310,7 @@ TEST_P(Protocol, WhatBreaksTheProtocolIsAnsweredOnceAndClosed) {
   ExpectEnds(daemon, true, preamble_with([](Preamble& p) { p.payload_bytes = 12; }),
              "0 protocolViolation: payload_bytes is 12: it must be a multiple of 8");
   ExpectEnds(daemon, true, preamble_with([](Preamble& p) { p.payload_bytes = 8; }),
-             "4 protocolViolation: payload_bytes is 8: only Insert has a payload");
+             "4 protocolViolation: payload_bytes is 8: only Insert and Update have a payload");
   ExpectEnds(daemon, false, PingBytes(7), "7 protocolViolation: the first request of a connection is Hello");
   ExpectEnds(daemon, false, StatsBytes(8), "8 protocolViolation: the first request of a connection is Hello");
   ExpectEnds(daemon, false,
