@@ -85,7 +85,7 @@ Awaitable<std::optional<Error>> Calls::Exchange(Connection& connection, Call& ca
   uint64_t payload_bytes = 0;
   for (const Frame& frame : call.payload) payload_bytes += frame.size();
   if (payload_bytes > connection.server().max_payload_bytes)
-    co_return Error{ErrorCode::kInvalidArgument, "the insert has " + std::to_string(payload_bytes) +
+    co_return Error{ErrorCode::kInvalidArgument, "the request has " + std::to_string(payload_bytes) +
                                                      " bytes: this server takes at most " +
                                                      std::to_string(connection.server().max_payload_bytes) + " at once"};
   connection.SetDeadline(call.deadline);

@@ -96,9 +96,10 @@ class Client::Impl {
   }
 
   template <typename T>
-  Result<T> Invoke(const Plan& plan, Result<Frame> request, Result<T> (*decode)(const ReceivedReply&)) {
+  Result<T> Invoke(const Plan& plan, Result<Frame> request, Result<T> (*decode)(const ReceivedReply&),
+                   std::vector<Frame> payload = {}) {
     return Wait<T>(plan.deadline, [&](std::function<void(Result<T>)> done) {
-      Start<T>(plan, std::move(request), {}, decode, std::move(done));
+      Start<T>(plan, std::move(request), std::move(payload), decode, std::move(done));
     });
   }
 
@@ -176,7 +177,8 @@ void Client::InsertAsync(const std::string& buffer, std::span<const Trajectory> 
   const Impl::Plan plan = impl_->NewPlan(false, timeout);
   ControlBuilder builder;
   const InsertHead head{.buffer = buffer, .writer = {}};
-  Frame control = Frame::CopyOf(EncodeInsert(builder, plan.head, head, group->frames));
+  Frame control = Frame::CopyOf(EncodeInsert(builder, plan.head, head, group->frames, group->columns));
+  for (EncodedColumn& each : group->columns) group->frames.push_back(std::move(each.column));  // all that is the payload
   impl_->Start<InsertReceipt>(plan, std::move(control), std::move(group->frames), DecodeInsert, std::move(done));
 }
 
@@ -201,16 +203,18 @@ Result<Batch> Client::Sample(const std::string& buffer, const SampleOptions& opt
       plan.deadline, [&](std::function<void(Result<Batch>)> done) { SampleAsync(buffer, options, timeout, std::move(done)); });
 }
 
-Result<std::vector<StoredTrajectory>> Client::Get(const std::string& buffer, std::span<const std::string> ids) {
+Result<std::vector<StoredTrajectory>> Client::Get(const std::string& buffer, std::span<const std::string> ids,
+                                                  std::span<const std::string> columns) {
   if (auto error = CheckName(buffer)) return *error;
   const Impl::Plan plan = impl_->NewPlan(true);
-  return impl_->Invoke<std::vector<StoredTrajectory>>(plan, EncodeGet(plan.head, buffer, ids), DecodeGet);
+  return impl_->Invoke<std::vector<StoredTrajectory>>(plan, EncodeGet(plan.head, buffer, ids, columns), DecodeGet);
 }
 
-Result<std::vector<StoredTrajectory>> Client::Scan(const std::string& buffer, uint64_t after, uint32_t limit) {
+Result<std::vector<StoredTrajectory>> Client::Scan(const std::string& buffer, uint64_t after, uint32_t limit,
+                                                   std::span<const std::string> columns) {
   if (auto error = CheckName(buffer)) return *error;
   const Impl::Plan plan = impl_->NewPlan(true);
-  return impl_->Invoke<std::vector<StoredTrajectory>>(plan, EncodeScan(plan.head, buffer, after, limit), DecodeGet);
+  return impl_->Invoke<std::vector<StoredTrajectory>>(plan, EncodeScan(plan.head, buffer, after, limit, columns), DecodeGet);
 }
 
 Result<uint32_t> Client::Delete(const std::string& buffer, std::span<const std::string> ids) {
@@ -222,7 +226,9 @@ Result<uint32_t> Client::Delete(const std::string& buffer, std::span<const std::
 Result<std::vector<UpdateResult>> Client::Update(const std::string& buffer, std::span<const ItemUpdate> updates) {
   if (auto error = CheckName(buffer)) return *error;
   const Impl::Plan plan = impl_->NewPlan(false);
-  return impl_->Invoke<std::vector<UpdateResult>>(plan, EncodeUpdate(plan.head, buffer, updates), DecodeUpdate);
+  Result<EncodedUpdate> encoded = EncodeUpdate(plan.head, buffer, updates);
+  if (!encoded) return encoded.error();
+  return impl_->Invoke<std::vector<UpdateResult>>(plan, std::move(encoded->control), DecodeUpdate, std::move(encoded->columns));
 }
 
 Result<uint32_t> Client::Acknowledge(const std::string& buffer, uint64_t lease, std::span<const uint64_t> items,

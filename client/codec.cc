@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "client/request_builder.h"
@@ -25,6 +24,12 @@ Result<uint32_t> IdWords(std::span<const std::string> ids) {
                     std::to_string(kMaxIdBytes));
     words += 1 + TextWords(ids[i]);
   }
+  return words;
+}
+
+uint32_t NameWords(std::span<const std::string> names) {
+  uint32_t words = 1;
+  for (const std::string& name : names) words += 1 + TextWords(name);
   return words;
 }
 
@@ -53,7 +58,7 @@ Frame EncodeDropBuffer(const RequestHead& head, std::string_view name) {
 }
 
 Frame EncodeSample(const RequestHead& head, std::string_view buffer, const SampleOptions& options) {
-  uint32_t words = TextWords(buffer) + TextWords(options.view) + TextWords(options.consumer) + 1;
+  uint32_t words = TextWords(buffer) + TextWords(options.view) + TextWords(options.consumer) + 1 + NameWords(options.columns);
   for (const SamplePart& part : options.parts) words += 4 + TextWords(part.view);
   return BuildRequest(head, words, [&](schema::Request::Builder request) {
     auto sample = request.initSample();
@@ -65,6 +70,7 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
     sample.setMaxStaleness(options.max_staleness.value_or(0));
     sample.setHasMaxStaleness(options.max_staleness.has_value());
     if (!options.view.empty()) sample.setView(AsText(options.view));
+    if (!options.columns.empty()) FillIds(options.columns, sample.initColumns(static_cast<unsigned>(options.columns.size())));
     if (!options.consumer.empty()) {
       sample.setConsumer(AsText(options.consumer));
       sample.setRank(options.rank);
@@ -83,20 +89,24 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
   });
 }
 
-Result<Frame> EncodeGet(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids) {
+Result<Frame> EncodeGet(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids,
+                        std::span<const std::string> columns) {
   const Result<uint32_t> words = IdWords(ids);
   if (!words) return words.error();
   if (ids.empty()) return Refuse("ids is empty: name at least one trajectory");
-  return BuildRequest(head, TextWords(buffer) + *words, [&](schema::Request::Builder request) {
+  return BuildRequest(head, TextWords(buffer) + *words + NameWords(columns), [&](schema::Request::Builder request) {
     auto get = request.initGet();
     get.setBuffer(AsText(std::string(buffer)));
+    if (!columns.empty()) FillIds(columns, get.initColumns(static_cast<unsigned>(columns.size())));
     FillIds(ids, get.initIds(static_cast<unsigned>(ids.size())));
   });
 }
 
-Frame EncodeScan(const RequestHead& head, std::string_view buffer, uint64_t after, uint32_t limit) {
-  return BuildRequest(head, TextWords(buffer), [&](schema::Request::Builder request) {
+Frame EncodeScan(const RequestHead& head, std::string_view buffer, uint64_t after, uint32_t limit,
+                 std::span<const std::string> columns) {
+  return BuildRequest(head, TextWords(buffer) + NameWords(columns), [&](schema::Request::Builder request) {
     auto get = request.initGet();
+    if (!columns.empty()) FillIds(columns, get.initColumns(static_cast<unsigned>(columns.size())));
     get.setBuffer(AsText(std::string(buffer)));
     get.setAfterItem(after);
     get.setLimit(limit);
@@ -110,45 +120,6 @@ Result<Frame> EncodeDelete(const RequestHead& head, std::string_view buffer, std
     auto remove = request.initDelete();
     remove.setBuffer(AsText(std::string(buffer)));
     FillIds(ids, remove.initIds(static_cast<unsigned>(ids.size())));
-  });
-}
-
-Result<Frame> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates) {
-  if (updates.empty() || updates.size() > kMaxIdsPerRequest)
-    return Refuse("updates has " + std::to_string(updates.size()) + " entries: it must have 1 to " +
-                  std::to_string(kMaxIdsPerRequest));
-  uint32_t words = 1;  // the tag of the list
-  for (size_t i = 0; i < updates.size(); ++i) {
-    const ItemUpdate& update = updates[i];
-    const std::string at = "updates[" + std::to_string(i) + "].";
-    if (update.trajectory_id.empty() || update.trajectory_id.size() > kMaxIdBytes)
-      return Refuse(at + "trajectory_id has " + std::to_string(update.trajectory_id.size()) + " bytes: it must have 1 to " +
-                    std::to_string(kMaxIdBytes));
-    if (update.priority && !(*update.priority >= 0 && *update.priority <= kMaxPriority))
-      return Refuse(at + "priority is " + std::to_string(*update.priority) + ": it must be from 0 to 1e9");
-    if (update.reward && !std::isfinite(*update.reward))
-      return Refuse(at + "reward is " + std::to_string(*update.reward) + ": it must be finite");
-    if (!update.priority && !update.reward && !update.correct)
-      return Refuse(at + "priority, reward and correct are all missing: nothing to update");
-    words += 4 + TextWords(update.trajectory_id);
-  }
-  return BuildRequest(head, TextWords(buffer) + words, [&](schema::Request::Builder request) {
-    auto update = request.initUpdate();
-    update.setBuffer(AsText(std::string(buffer)));
-    auto list = update.initUpdates(static_cast<unsigned>(updates.size()));
-    for (unsigned i = 0; i < list.size(); ++i) {
-      const ItemUpdate& from = updates[i];
-      auto to = list[i];
-      to.setId(AsText(from.trajectory_id));
-      to.setHasPriority(from.priority.has_value());
-      to.setPriority(from.priority.value_or(0));
-      to.setHasReward(from.reward.has_value());
-      to.setReward(from.reward.value_or(0));
-      to.setHasCorrect(from.correct.has_value());
-      to.setCorrect(static_cast<uint8_t>(from.correct.value_or(Correctness::kUnknown)));
-      to.setHasRevision(from.revision.has_value());
-      to.setRevision(from.revision.value_or(0));
-    }
   });
 }
 
@@ -212,9 +183,9 @@ Frame EncodeVersions(const RequestHead& head, std::string_view run_id) {
 }
 
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,
-                                      std::span<const Frame> frames) {
-  auto request =
-      builder.Start<schema::Request>(kFixedWords + TextWords(insert.buffer) + static_cast<uint32_t>(frames.size() / 2 + 1));
+                                      std::span<const Frame> frames, std::span<const EncodedColumn> columns) {
+  auto request = builder.Start<schema::Request>(kFixedWords + TextWords(insert.buffer) +
+                                                static_cast<uint32_t>(frames.size() / 2 + 1 + columns.size()));
   request.setId(head.id);
   request.setTimeoutMs(head.timeout_ms);
   auto to = request.initInsert();
@@ -230,6 +201,9 @@ std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead
     sizes.set(i, static_cast<uint32_t>(frames[i].size()));
     payload_bytes += frames[i].size();
   }
+  if (!columns.empty()) FillColumnSizes(columns, to.initColumns(static_cast<unsigned>(columns.size())));
+  for (const EncodedColumn& each : columns) payload_bytes += each.column.size();
   return builder.Finish(payload_bytes);
 }
+
 }  // namespace replay

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/column.h"
 #include "replay/client.h"
 #include "schema/message.h"
 
@@ -22,6 +23,7 @@ namespace replay {
 struct ReceivedReply {
   std::vector<uint64_t> control;
   std::vector<Frame> frames;
+  std::vector<Frame> columns;
 };
 
 struct RequestHead {
@@ -37,10 +39,16 @@ Result<Frame> EncodeCreateBuffer(const RequestHead& head, std::string_view name,
 Result<Frame> EncodeAlterBuffer(const RequestHead& head, std::string_view name, const BufferOptions& options);
 Frame EncodeDropBuffer(const RequestHead& head, std::string_view name);
 Frame EncodeSample(const RequestHead& head, std::string_view buffer, const SampleOptions& options);
-Result<Frame> EncodeGet(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids);
-Frame EncodeScan(const RequestHead& head, std::string_view buffer, uint64_t after, uint32_t limit);
+Result<Frame> EncodeGet(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids,
+                        std::span<const std::string> columns = {});
+Frame EncodeScan(const RequestHead& head, std::string_view buffer, uint64_t after, uint32_t limit,
+                 std::span<const std::string> columns = {});
 Result<Frame> EncodeDelete(const RequestHead& head, std::string_view buffer, std::span<const std::string> ids);
-Result<Frame> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates);
+struct EncodedUpdate {
+  Frame control;
+  std::vector<Frame> columns;  // the payload
+};
+Result<EncodedUpdate> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates);
 Result<Frame> EncodePublishVersion(const RequestHead& head, const PolicyVersion& version);
 Frame EncodeWaitVersion(const RequestHead& head, std::string_view run_id, uint64_t epoch, std::optional<int64_t> version);
 Frame EncodeReportCost(const RequestHead& head, std::string_view buffer, const Cost& cost);
@@ -63,13 +71,14 @@ struct InsertHead {
 };
 // Valid until the builder's next message: a Writer encodes many.
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,
-                                      std::span<const Frame> frames);
+                                      std::span<const Frame> frames, std::span<const EncodedColumn> columns = {});
 
 // --- Replies -------------------------------------------------------------------------------------------------------------------
 // What a receiver must know before it reads the payload.
 struct ReplyHead {
   uint64_t id = 0;
   std::vector<uint32_t> frame_bytes;
+  std::vector<uint32_t> column_bytes;
   bool holds = false;          // What was drawn is held as long as the connection lives.
   std::optional<Error> error;  // of the server
 };

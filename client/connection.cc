@@ -173,6 +173,7 @@ Awaitable<std::optional<Error>> Connection::Receive(uint64_t id, ReceivedReply* 
 
   reply->control.resize(preamble.control_words);
   reply->frames.clear();
+  reply->columns.clear();
   auto* control = reinterpret_cast<uint8_t*>(reply->control.data());
   const uint64_t control_bytes = preamble.control_words * sizeof(uint64_t);
   if (input_.available().size() >= control_bytes) {  // The usual case, without a coroutine of its own.
@@ -197,17 +198,21 @@ Awaitable<std::optional<Error>> Connection::Receive(uint64_t id, ReceivedReply* 
       co_return Violation("a frame is said to have " + std::to_string(size) + " bytes");
     payload_bytes += size;
   }
+  for (const uint32_t size : head.column_bytes) {
+    if (std::string what = CheckColumnSize(size); !what.empty()) co_return Violation("the size of a column " + what);
+    payload_bytes += size;
+  }
   if (payload_bytes != preamble.payload_bytes)
     co_return Violation("the frames are said to have " + std::to_string(payload_bytes) + " bytes together, the payload " +
                         std::to_string(preamble.payload_bytes));
-  if (head.frame_bytes.empty()) co_return std::nullopt;
-  co_return co_await ReceiveFrames(head.frame_bytes, reply);
+  if (payload_bytes == 0) co_return std::nullopt;
+  co_return co_await ReceiveFrames(head, reply);
 }
 
-Awaitable<std::optional<Error>> Connection::ReceiveFrames(const std::vector<uint32_t>& sizes, ReceivedReply* reply) {
+Awaitable<std::optional<Error>> Connection::ReceiveFrames(const ReplyHead& head, ReceivedReply* reply) {
   boost::system::error_code error;
   std::optional<Error> damage;
-  for (const uint32_t size : sizes) {
+  for (const uint32_t size : head.frame_bytes) {
     Frame frame = Frame::Allocate(size);
     if (closed_ || !co_await input_.ReadBody(socket_, frame.mutable_data(), size, error)) co_return Break(error);
     if (std::string what = CheckFrameShape(frame.bytes()); !what.empty()) co_return Violation(std::move(what));
@@ -215,6 +220,14 @@ Awaitable<std::optional<Error>> Connection::ReceiveFrames(const std::vector<uint
       damage = Error{ErrorCode::kCorrupted, "the checksum of trajectory " + std::to_string(reply->frames.size()) +
                                                 " of the reply does not match its bytes"};
     reply->frames.push_back(std::move(frame));
+  }
+  for (const uint32_t size : head.column_bytes) {
+    Frame column = Frame::Allocate(size);
+    if (closed_ || !co_await input_.ReadBody(socket_, column.mutable_data(), size, error)) co_return Break(error);
+    if (!FrameChecksumMatches(column.bytes()))
+      damage = Error{ErrorCode::kCorrupted, "the checksum of column " + std::to_string(reply->columns.size()) +
+                                                " of the reply does not match its bytes"};
+    reply->columns.push_back(std::move(column));
   }
   co_return damage;
 }

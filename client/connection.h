@@ -48,7 +48,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Awaitable<std::optional<Error>> Resolve(Clock::time_point deadline);
   Awaitable<std::optional<Error>> Connect(Clock::time_point deadline);
   Awaitable<std::optional<Error>> Greet();
-  Awaitable<std::optional<Error>> ReceiveFrames(const std::vector<uint32_t>& sizes, ReceivedReply* reply);
+  Awaitable<std::optional<Error>> ReceiveFrames(const ReplyHead& head, ReceivedReply* reply);
   void ArmTimer();
   Error Break(const boost::system::error_code& error);  // closes
   Error Violation(std::string what);                    // closes

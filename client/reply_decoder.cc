@@ -5,6 +5,7 @@
 
 #include "client/codec.h"
 #include "client/reply_reader.h"
+#include "client/tag_codec.h"
 #include "client/trajectory.h"
 #include "schema/names.h"
 
@@ -13,11 +14,23 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kLevels = {"memory", "process", "disk"};
 
-Result<std::vector<TrajectoryView>> ViewFrames(const std::vector<Frame>& frames) {
+using ColumnSizes = capnp::List<schema::ColumnSize>::Reader;
+
+std::vector<uint32_t> SizesOf(ColumnSizes columns) {
+  std::vector<uint32_t> sizes;
+  for (const auto& column : columns) sizes.push_back(column.getBytes());
+  return sizes;
+}
+
+Result<std::vector<TrajectoryView>> ViewFrames(const ReceivedReply& received, ColumnSizes sizes) {
+  std::vector<uint32_t> frame_of;
+  for (const auto& column : sizes) frame_of.push_back(column.getFrame());
+  auto columns = DealColumns(received.columns, frame_of, received.frames.size());
+  if (!columns) return columns.error();
   std::vector<TrajectoryView> views;
-  views.reserve(frames.size());
-  for (const Frame& frame : frames) {
-    Result<TrajectoryView> view = ViewFrame(frame);
+  views.reserve(received.frames.size());
+  for (size_t i = 0; i < received.frames.size(); ++i) {
+    Result<TrajectoryView> view = ViewFrame(received.frames[i], std::move((*columns)[i]));
     if (!view) return view.error();
     views.push_back(std::move(*view));
   }
@@ -135,6 +148,8 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.held = from.getHeld();
   stats.leases = from.getLeases();
   stats.expired_leases = from.getExpiredLeases();
+  stats.column_bytes = from.getColumnBytes();
+  stats.columns = ReadCounts(from.getColumns());
   return stats;
 }
 
@@ -146,11 +161,16 @@ Result<Done> DecodeHead(std::span<const uint64_t> control, ReplyHead* head) {
     const auto reply = reader.Root<schema::Reply>();
     head->id = reply.getId();
     head->frame_bytes.clear();
+    head->column_bytes.clear();
     head->error.reset();
     if (reply.getCode() != schema::ErrorCode::OK) head->error = ErrorOf(reply);
     head->holds = reply.isSample() && reply.getSample().getLease() != 0;
-    if (reply.isSample()) head->frame_bytes = CopyOf<uint32_t>(reply.getSample().getFrameBytes());
-    if (reply.isGet()) head->frame_bytes = CopyOf<uint32_t>(reply.getGet().getFrameBytes());
+    const auto read = [head](auto from) {
+      head->frame_bytes = CopyOf<uint32_t>(from.getFrameBytes());
+      head->column_bytes = SizesOf(from.getColumns());
+    };
+    if (reply.isSample()) read(reply.getSample());
+    if (reply.isGet()) read(reply.getGet());
     return Done{};
   } catch (const kj::Exception& exception) {
     return Violation(std::string("the reply is not readable: ") + exception.getDescription().cStr());
@@ -189,7 +209,7 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
 Result<Batch> DecodeSample(const ReceivedReply& received) {
   return Decode<Batch>(received, schema::Reply::SAMPLE, [&](schema::Reply::Reader reply) -> Result<Batch> {
     const auto sample = reply.getSample();
-    Result<std::vector<TrajectoryView>> views = ViewFrames(received.frames);
+    Result<std::vector<TrajectoryView>> views = ViewFrames(received, sample.getColumns());
     if (!views) return views.error();
     Batch batch;
     batch.trajectories = std::move(*views);
@@ -212,6 +232,7 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
                              .item = draw.getItem(),
                              .reward = draw.getReward(),
                              .revision = draw.getRevision(),
+                             .advantage = draw.getHasAdvantage() ? std::optional(draw.getAdvantage()) : std::nullopt,
                              .part = 0});
     }
     batch.lease = sample.getLease();
@@ -244,11 +265,21 @@ Result<std::vector<StoredTrajectory>> DecodeGet(const ReceivedReply& received) {
     if (items.size() != count || draw_counts.size() != count)
       return Violation("the reply has " + std::to_string(count) + " frames, " + std::to_string(items.size()) + " items and " +
                        std::to_string(draw_counts.size()) + " draw counts: they must agree");
-    Result<std::vector<TrajectoryView>> views = ViewFrames(received.frames);
+    const auto rewards = get.getRewards();
+    const auto revisions = get.getRevisions();
+    const auto late_tags = get.getLateTags();
+    const bool tells = rewards.size() == count && revisions.size() == count;  // an older server does not
+    Result<std::vector<TrajectoryView>> views = ViewFrames(received, get.getColumns());
     if (!views) return views.error();
     Stored stored;
     stored.reserve(count);
-    for (unsigned i = 0; i < count; ++i) stored.push_back({std::move((*views)[i]), items[i], draw_counts[i]});
+    for (unsigned i = 0; i < count; ++i) {
+      StoredTrajectory& each = stored.emplace_back(StoredTrajectory{std::move((*views)[i]), items[i], draw_counts[i]});
+      each.reward = tells ? float{rewards[i]} : each.trajectory.reward();
+      each.revision = tells ? uint32_t{revisions[i]} : 0;
+      if (i >= late_tags.size()) continue;
+      for (const auto& tag : late_tags[i].getTags()) each.late_tags.emplace_back(String(tag.getName()), ReadTag(tag));
+    }
     return stored;
   });
 }

@@ -18,13 +18,20 @@ inline capnp::Text::Reader AsText(const std::string& text) { return {text.c_str(
 
 // `fill` writes the verb and its arguments into the request.
 template <typename Fill>
-Frame BuildRequest(const RequestHead& head, uint32_t variable_words, Fill fill) {
+Frame BuildRequest(const RequestHead& head, uint32_t variable_words, Fill fill, uint64_t payload_bytes = 0) {
   ControlBuilder builder(kFixedWords + variable_words);
   auto request = builder.Start<schema::Request>(kFixedWords + variable_words);
   request.setId(head.id);
   request.setTimeoutMs(head.timeout_ms);
   fill(request);
-  return Frame::CopyOf(builder.Finish(0));
+  return Frame::CopyOf(builder.Finish(payload_bytes));
+}
+
+inline void FillColumnSizes(std::span<const EncodedColumn> columns, capnp::List<schema::ColumnSize>::Builder to) {
+  for (unsigned i = 0; i < to.size(); ++i) {
+    to[i].setFrame(columns[i].frame);
+    to[i].setBytes(static_cast<uint32_t>(columns[i].column.size()));
+  }
 }
 
 inline Error Refuse(std::string what) { return {ErrorCode::kInvalidArgument, std::move(what)}; }

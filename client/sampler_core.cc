@@ -85,6 +85,7 @@ Awaitable<void> SamplerCore::Ask(UnderWay request) {
   sample.step = request.step;
   sample.view = options_.view;
   sample.parts = options_.parts;
+  sample.columns = options_.columns;
   sample.consumer = options_.consumer;
   sample.rank = options_.rank;
   sample.world_size = options_.world_size;

@@ -8,6 +8,7 @@
 #include <random>
 #include <type_traits>
 
+#include "client/tag_codec.h"
 #include "schema/trajectory.capnp.h"
 
 namespace replay {
@@ -34,32 +35,11 @@ uint64_t StructListWords(uint64_t count) {
 }
 
 // --- Filling -------------------------------------------------------------------------------------------------------------------
-capnp::Text::Reader AsText(std::string_view text, std::string& terminated) {
-  terminated = text;  // Cap'n Proto wants a NUL behind it
-  return capnp::Text::Reader(terminated.c_str(), terminated.size());
-}
-
 // Copies the bytes, not the values: the payload of a NaN survives.
 template <typename T, typename ListBuilder>
 void CopyList(const std::vector<T>& from, ListBuilder to) {
   const kj::ArrayPtr<const kj::byte> raw = capnp::toAny(to.asReader()).getRawBytes();
   std::memcpy(const_cast<kj::byte*>(raw.begin()), from.data(), from.size() * sizeof(T));
-}
-
-void FillTag(const TagValue& value, std::string& scratch, schema::Tag::Builder tag) {
-  if (const auto* text = std::get_if<std::string>(&value)) {
-    if (text->empty()) {
-      tag.initText(0);  // one word: TrajectoryWords counts it
-    } else {
-      tag.setText(AsText(*text, scratch));
-    }
-  } else if (const auto* integer = std::get_if<int64_t>(&value)) {
-    tag.setInteger(*integer);
-  } else if (const auto* real = std::get_if<double>(&value)) {
-    tag.setReal(*real);
-  } else {
-    tag.setFlag(std::get<bool>(value));
-  }
 }
 
 void FillLists(const Trajectory& from, std::string& scratch, schema::Trajectory::Builder to) {
@@ -105,6 +85,10 @@ void FillLists(const Trajectory& from, std::string& scratch, schema::Trajectory:
       if (!name.empty()) tags[i].setName(AsText(name, scratch));
       FillTag(value, scratch, tags[i]);
     }
+  }
+  if (!from.columns.empty()) {
+    auto names = to.initColumnNames(size(from.columns));
+    for (unsigned i = 0; i < names.size(); ++i) names.set(i, AsText(from.columns[i].name, scratch));
   }
   if (!from.opaque.empty()) std::memcpy(to.initOpaque(size(from.opaque)).begin(), from.opaque.data(), from.opaque.size());
 }
@@ -161,23 +145,10 @@ std::vector<VersionSegment> CopyVersions(schema::Trajectory::Reader from) {
   return versions;
 }
 
-TagValue ReadTag(schema::Tag::Reader tag) {
-  switch (tag.which()) {
-    case schema::Tag::TEXT:
-      return String(tag.getText());
-    case schema::Tag::INTEGER:
-      return static_cast<int64_t>(tag.getInteger());
-    case schema::Tag::REAL:
-      return tag.getReal();
-    case schema::Tag::FLAG:
-      return tag.getFlag();
-  }
-  return std::string();  // a kind of a newer schema
-}
-
-std::shared_ptr<const TrajectoryView::Data> Parse(Frame frame) {
+std::shared_ptr<const TrajectoryView::Data> Parse(Frame frame, std::vector<ColumnView> columns) {
   auto data = std::make_shared<TrajectoryView::Data>();
   data->frame = std::move(frame);
+  data->columns = std::move(columns);
   FrameReader reader(data->frame.bytes());
   const auto from = reader.Root<schema::Trajectory>();
   data->trajectory_id = View(from.getTrajectoryId());
@@ -246,13 +217,16 @@ uint64_t TrajectoryWords(const Trajectory& trajectory, std::string_view id) {
     words += TextWords(name);
     if (const auto* text = std::get_if<std::string>(&value)) words += BytesWords(text->size() + 1);  // also when empty
   }
+  if (!trajectory.columns.empty()) words += trajectory.columns.size();  // a pointer each
+  for (const Column& column : trajectory.columns) words += BytesWords(column.name.size() + 1);
   return words + ListWords(trajectory.opaque);
 }
 
-Result<Frame> EncodeTrajectory(const Trajectory& trajectory, IdMaker& ids) {
+Result<Frame> EncodeTrajectory(const Trajectory& trajectory, IdMaker& ids, std::string* id_of_frame) {
   std::string made_up;
   if (trajectory.trajectory_id.empty()) made_up = ids.Next();
   const std::string_view id = made_up.empty() ? std::string_view(trajectory.trajectory_id) : std::string_view(made_up);
+  if (id_of_frame) *id_of_frame = id;
   const uint64_t words = TrajectoryWords(trajectory, id);
   const uint64_t size = kFrameTableBytes + words * 8 + kChecksumBytes;
   if (size > kMaxFrameBytes)
@@ -286,14 +260,25 @@ Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids
   encoded.frames.reserve(group.size());
   std::vector<TrajectoryFacts> facts(group.size());
   const ValidateOptions options{.check_checksum = false};
+  std::string id;
   for (size_t i = 0; i < group.size(); ++i) {
-    Result<Frame> frame = EncodeTrajectory(group[i], ids);
+    Result<Frame> frame = EncodeTrajectory(group[i], ids, &id);
     if (!frame) return refuse(i, frame.error().message);
     if (const std::string error = ValidateTrajectory(frame->bytes(), options, &facts[i]); !error.empty())
       return refuse(i, error);
     encoded.bytes += frame->size();
     encoded.frames.push_back(std::move(*frame));
+    const size_t before = encoded.columns.size();
+    std::string error = EncodeColumns(group[i].columns, id, static_cast<uint32_t>(i), &encoded.columns);
+    if (error.empty() && !group[i].columns.empty())
+      error = CheckEncoded(encoded.frames[i], facts[i].token_count, std::span(encoded.columns).subspan(before));
+    if (!error.empty()) return refuse(i, error);
   }
+  for (const EncodedColumn& each : encoded.columns) encoded.bytes += each.column.size();
+  if (encoded.columns.size() > kMaxColumnsPerRequest)
+    return Error{ErrorCode::kInvalidArgument, "the insert has " + std::to_string(encoded.columns.size()) +
+                                                  " columns: at most " + std::to_string(kMaxColumnsPerRequest) +
+                                                  " are allowed"};
   if (encoded.bytes > kMaxRequestPayloadBytes)
     return Error{ErrorCode::kInvalidArgument, "the insert has " + std::to_string(encoded.bytes) + " bytes: at most " +
                                                   std::to_string(kMaxRequestPayloadBytes) + " are allowed"};
@@ -303,9 +288,9 @@ Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids
   return encoded;
 }
 
-Result<TrajectoryView> ViewFrame(Frame frame) {
+Result<TrajectoryView> ViewFrame(Frame frame, std::vector<ColumnView> columns) {
   try {
-    return TrajectoryView(Parse(std::move(frame)));
+    return TrajectoryView(Parse(std::move(frame), std::move(columns)));
   } catch (const kj::Exception& exception) {
     return Error{ErrorCode::kCorrupted, std::string("a trajectory is not readable: ") + exception.getDescription().cStr()};
   }
@@ -333,6 +318,12 @@ float TrajectoryView::temperature() const { return data_->temperature; }
 float TrajectoryView::priority() const { return data_->priority; }
 Correctness TrajectoryView::correct() const { return data_->correct; }
 FinishStatus TrajectoryView::status() const { return data_->status; }
+std::span<const ColumnView> TrajectoryView::columns() const { return data_->columns; }
+const ColumnView* TrajectoryView::column(std::string_view name) const {
+  for (const ColumnView& column : data_->columns)
+    if (column.name() == name) return &column;
+  return nullptr;
+}
 std::span<const uint8_t> TrajectoryView::frame_bytes() const { return data_->frame.bytes(); }
 
 Trajectory TrajectoryView::ToTrajectory() const {
@@ -376,6 +367,7 @@ Trajectory TrajectoryView::ToTrajectory() const {
   to.priority = data_->priority;
   to.correct = data_->correct;
   to.status = data_->status;
+  for (const ColumnView& column : data_->columns) to.columns.push_back(column.ToColumn());
   return to;
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "client/column.h"
 #include "replay/client.h"
 #include "replay/trajectory.h"
 #include "schema/message.h"
@@ -35,6 +36,7 @@ struct TrajectoryView::Data {
   float reward = 0, temperature = 1, priority = 1;
   Correctness correct = Correctness::kUnknown;
   FinishStatus status = FinishStatus::kCompleted;
+  std::vector<ColumnView> columns;
 };
 
 // Ids for trajectories that came without: 32 hexadecimal digits of the maker, '-', a count. Any thread.
@@ -56,11 +58,12 @@ uint64_t TrajectoryWords(const Trajectory& trajectory, std::string_view id);
 
 // Builds and seals the frame; an empty trajectory_id is replaced by one of `ids`, a created_at of 0 by now. Checks only what
 // would not fit into a frame: ValidateTrajectory checks the rest.
-Result<Frame> EncodeTrajectory(const Trajectory& trajectory, IdMaker& ids);
+Result<Frame> EncodeTrajectory(const Trajectory& trajectory, IdMaker& ids, std::string* id_of_frame = nullptr);
 
 // What one Insert stores whole or not at all.
 struct EncodedGroup {
   std::vector<Frame> frames;
+  std::vector<EncodedColumn> columns;  // in the order of their frames
   uint64_t bytes = 0;
 };
 // Encodes and checks as the server will: every trajectory, and that groups are whole. Errors name the position and the field.
@@ -68,6 +71,6 @@ struct EncodedGroup {
 Result<EncodedGroup> EncodeGroup(std::span<const Trajectory> group, IdMaker& ids, bool partial = false);
 
 // Parses once into spans. The frame's checksum has been compared. Errors: kCorrupted.
-Result<TrajectoryView> ViewFrame(Frame frame);
+Result<TrajectoryView> ViewFrame(Frame frame, std::vector<ColumnView> columns = {});
 
 }  // namespace replay

@@ -9,12 +9,16 @@ namespace replay {
 void Bundle::Append(EncodedGroup group) {
   units.push_back(static_cast<uint32_t>(group.frames.size()));
   bytes += group.bytes;
+  for (EncodedColumn& each : group.columns)
+    columns.push_back({static_cast<uint32_t>(frames.size()) + each.frame, std::move(each.column)});
   frames.insert(frames.end(), std::make_move_iterator(group.frames.begin()), std::make_move_iterator(group.frames.end()));
 }
 
 std::vector<Bundle> Bundle::Split() && {
   std::vector<Bundle> parts;
   auto next = frames.begin();
+  auto column = columns.begin();
+  uint32_t first = 0;  // frame of the part
   for (const uint32_t count : units) {
     Bundle part;
     part.units = {count};
@@ -22,6 +26,11 @@ std::vector<Bundle> Bundle::Split() && {
       part.bytes += next->size();
       part.frames.push_back(std::move(*next));
     }
+    for (; column != columns.end() && column->frame < first + count; ++column) {
+      part.bytes += column->column.size();
+      part.columns.push_back({column->frame - first, std::move(column->column)});
+    }
+    first += count;
     parts.push_back(std::move(part));
   }
   return parts;

@@ -20,7 +20,8 @@ namespace replay {
 // What goes out as one request: the trajectories of one or more InsertGroup calls, none of them split.
 struct Bundle {
   std::vector<Frame> frames;
-  std::vector<uint32_t> units;  // trajectories of each call; they add up to frames.size()
+  std::vector<EncodedColumn> columns;  // in the order of their frames
+  std::vector<uint32_t> units;         // trajectories of each call; they add up to frames.size()
   uint64_t bytes = 0;
   void Append(EncodedGroup group);
   std::vector<Bundle> Split() &&;  // one for each call

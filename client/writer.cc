@@ -43,7 +43,8 @@ void WriterCore::Start() { asio::co_spawn(reactor_->executor(), Run(shared_from_
 bool WriterCore::HasRoom(const EncodedGroup& group) const {
   if (unanswered_bytes_ > 0 && unanswered_bytes_ + group.bytes > options_.max_in_flight_bytes) return false;
   const bool fits = !open_.units.empty() && open_.frames.size() + group.frames.size() <= batch_limit_ &&
-                    open_.bytes + group.bytes <= options_.batch_bytes;
+                    open_.bytes + group.bytes <= options_.batch_bytes &&
+                    open_.columns.size() + group.columns.size() <= kMaxColumnsPerRequest;
   return fits || requests_ + (open_.units.empty() ? 0 : 1) < options_.max_in_flight;
 }
 
@@ -87,7 +88,8 @@ Result<Done> WriterCore::Insert(std::span<const Trajectory> group, milliseconds 
   }
   wanted_bytes_.reset();
   const bool starts_new = open_.units.empty() || open_.frames.size() + encoded->frames.size() > batch_limit_ ||
-                          open_.bytes + encoded->bytes > options_.batch_bytes;
+                          open_.bytes + encoded->bytes > options_.batch_bytes ||
+                          open_.columns.size() + encoded->columns.size() > kMaxColumnsPerRequest;
   if (starts_new) {
     if (!open_.units.empty()) CloseOpenBundle();
     opened_at_ = Clock::now();

@@ -95,8 +95,9 @@ Awaitable<std::optional<Error>> WriterCore::SendWhatIsDue(Connection& connection
                             .writer = window_.writer(),
                             .sequence = request->sequence,
                             .acknowledged_through = window_.acknowledged_through()};
-    connection.output().AddBytes(EncodeInsert(builder_, head, insert, request->bundle.frames));
+    connection.output().AddBytes(EncodeInsert(builder_, head, insert, request->bundle.frames, request->bundle.columns));
     for (const Frame& frame : request->bundle.frames) connection.output().AddFrame(frame);
+    for (const EncodedColumn& each : request->bundle.columns) connection.output().AddFrame(each.column);
     if (window_.sent_count() == 1)
       connection.SetDeadline(Clock::now() + options_.insert_timeout + reactor_->options.call_timeout);
     if (connection.output().pending_bytes() >= kFlushBytes) {

@@ -127,6 +127,7 @@ struct Draw {
   uint64_t item = 0;                  // Insertion number.
   float reward = 0;                   // As updated last; the trajectory keeps what was inserted.
   uint32_t revision = 0;              // How often the item was updated.
+  std::optional<float> advantage{};   // As updated last; none: that of the trajectory counts.
   uint32_t part = 0;                  // Of a composed batch: the part it was drawn for. `probability` is that within the part.
 };
 
@@ -145,6 +146,9 @@ struct StoredTrajectory {
   TrajectoryView trajectory;
   uint64_t item = 0;
   uint32_t draw_count = 0;
+  float reward = 0;  // As updated last.
+  uint32_t revision = 0;
+  std::vector<std::pair<std::string, TagValue>> late_tags{};  // As updated, in place of those of the same name.
 };
 
 struct PolicyVersion {
@@ -195,6 +199,8 @@ struct BufferStats {
   uint64_t groups = 0;                                // live, where they are the unit
   uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
   uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
+  uint64_t column_bytes = 0;                          // of the column frames, beside bytes
+  NamedCounts columns;                                // live items that have each
 };
 
 struct ServerStats {
@@ -231,7 +237,10 @@ struct ItemUpdate {
   std::optional<float> priority{};  // 0 (never drawn by the selector prioritized) to 1e9
   std::optional<float> reward{};    // Where nobody said whether it is correct, that is decided by it anew.
   std::optional<Correctness> correct{};
-  std::optional<uint32_t> revision{};  // Only if the item has this one.
+  std::optional<uint32_t> revision{};                    // Only if the item has this one.
+  std::optional<float> advantage{};                      // One for each token is a column.
+  std::vector<std::pair<std::string, TagValue>> tags{};  // Each in place of the one of its name, also for the views.
+  std::vector<Column> columns{};                         // Likewise: reference log-probs, advantages, verdicts on steps …
 };
 
 struct UpdateResult {
@@ -254,6 +263,7 @@ struct SampleOptions {
   std::optional<int64_t> max_staleness{};  // Beside that of the buffer; the smaller one counts.
   uint32_t given_back = 0;                 // Earlier draws that were never used.
   std::string view{};                      // Draw from this view.
+  std::vector<std::string> columns{};      // Send these columns along, where a trajectory has them; at most 16.
   std::vector<SamplePart> parts{};         // Instead of count and view: all of them or none, in this order.
   // With a consumer, a repeatable batch: all `world_size` ranks of (consumer, step) share one draw, each gets `count` slots of it,
   // and the same ones when it asks again. The newest 4 steps of a consumer are kept. Needs `step`.
@@ -310,9 +320,10 @@ struct WriterOptions {
 
 struct SamplerOptions {
   uint32_t count = 1;
-  std::string view{};               // as in SampleOptions
-  std::vector<SamplePart> parts{};  // likewise; then count is the sum of theirs
-  std::string consumer{};           // likewise, with rank and world_size; prefetch is then at most 1
+  std::string view{};                  // as in SampleOptions
+  std::vector<std::string> columns{};  // likewise
+  std::vector<SamplePart> parts{};     // likewise; then count is the sum of theirs
+  std::string consumer{};              // likewise, with rank and world_size; prefetch is then at most 1
   uint32_t rank = 0;
   uint32_t world_size = 1;
   uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
@@ -339,10 +350,12 @@ class Client {
   // breaks before the reply, Insert and Sample end as kOutcomeUnknown (a Writer sends again, and stores once).
   Result<InsertReceipt> Insert(const std::string& buffer, std::span<const Trajectory> trajectories, milliseconds timeout);
   Result<Batch> Sample(const std::string& buffer, const SampleOptions& options, milliseconds timeout);
-  // Those that are there, at most 512 ids a call; Delete likewise.
-  Result<std::vector<StoredTrajectory>> Get(const std::string& buffer, std::span<const std::string> ids);
+  // Those that are there, at most 512 ids a call; Delete likewise. With these columns, where a trajectory has them; at most 16.
+  Result<std::vector<StoredTrajectory>> Get(const std::string& buffer, std::span<const std::string> ids,
+                                            std::span<const std::string> columns = {});
   // Oldest first, the items inserted after insertion number `after`.
-  Result<std::vector<StoredTrajectory>> Scan(const std::string& buffer, uint64_t after, uint32_t limit);
+  Result<std::vector<StoredTrajectory>> Scan(const std::string& buffer, uint64_t after, uint32_t limit,
+                                             std::span<const std::string> columns = {});
   Result<uint32_t> Delete(const std::string& buffer, std::span<const std::string> ids);
 
   // Each by itself, in this order, at most 512 a call; a result for each.

@@ -23,6 +23,8 @@
 #include <variant>
 #include <vector>
 
+#include "replay/column.h"
+
 namespace replay {
 
 enum class Correctness : uint8_t { kUnknown, kNo, kYes };
@@ -82,6 +84,7 @@ struct Trajectory {
   std::vector<std::pair<std::string, TagValue>> tags;
   std::vector<uint8_t> opaque;  // Never interpreted.
   float priority = 1;           // At first, for the selector prioritized: 0 (never drawn) to 1e9.
+  std::vector<Column> columns;  // Heavy data, fetched only by name; token and ragged ones are [L, …].
 };
 
 // A received trajectory: views into the bytes as they came over the wire, nothing copied. Copying a view is cheap and keeps
@@ -106,7 +109,10 @@ class TrajectoryView {
   FinishStatus status() const;
   float temperature() const;  // of sampling
   float priority() const;     // as it was inserted
-  // Everything, copied out.
+  // Those that were asked for and that it has; null: not this one.
+  std::span<const ColumnView> columns() const;
+  const ColumnView* column(std::string_view name) const;
+  // Everything, copied out; of the columns those above.
   Trajectory ToTrajectory() const;
   // The frame exactly as its generator built it, checksum included.
   std::span<const uint8_t> frame_bytes() const;
