@@ -1,5 +1,5 @@
 #pragma once
-// What the files that build replies share; included by reply_encoder.cc and stored_reply.cc only.
+// What the files that build replies share; included by reply_encoder.cc and frame_replies.cc only.
 
 #include <cstdint>
 #include <cstring>

@@ -243,56 +243,6 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
   Send(builder_, 0, output);
 }
 
-void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
-  const auto count = static_cast<uint32_t>(result.draws.size());
-  const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(
-      kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
-      static_cast<uint32_t>(result.part_counts.size() + result.unit_sizes.size() / 2 + 1 + result.columns.size()));
-  reply.setId(id);
-  auto sample = reply.initSample();
-  sample.setStep(result.step);
-  sample.setWithheld(result.withheld);
-  sample.setPlanned(result.planned);
-  auto draws = sample.initDraws(count);
-  for (uint32_t i = 0; i < count; ++i) {
-    const DrawnItem& from = result.draws[i];
-    auto draw = draws[i];
-    draw.setFrame(from.frame);
-    draw.setDrawCount(from.draw_count);
-    draw.setProbability(from.probability);
-    draw.setStaleness(from.staleness);
-    draw.setStepsSinceLastUse(from.steps_since_last_use);
-    draw.setItem(from.item);
-    draw.setReward(from.reward);
-    draw.setRevision(from.revision);
-    draw.setAdvantage(from.advantage.value_or(0));
-    draw.setHasAdvantage(from.advantage.has_value());
-  }
-  if (!result.part_counts.empty()) {
-    auto counts = sample.initPartCounts(static_cast<uint32_t>(result.part_counts.size()));
-    for (uint32_t i = 0; i < counts.size(); ++i) counts.set(i, result.part_counts[i]);
-  }
-  if (!result.unit_sizes.empty()) {
-    auto sizes_of = sample.initUnitSizes(static_cast<uint32_t>(result.unit_sizes.size()));
-    for (uint32_t i = 0; i < sizes_of.size(); ++i) sizes_of.set(i, result.unit_sizes[i]);
-  }
-  sample.setLease(result.lease);
-  auto sizes = sample.initFrameBytes(frame_count);
-  uint64_t payload_bytes = 0;
-  for (uint32_t i = 0; i < frame_count; ++i) {
-    sizes.set(i, static_cast<uint32_t>(result.frames[i].size()));
-    payload_bytes += result.frames[i].size();
-  }
-  if (!result.columns.empty())
-    payload_bytes += FillColumns(result.columns, [&](uint32_t size) { return sample.initColumns(size); });
-  Send(builder_, payload_bytes, output);
-  for (Frame& frame : result.frames) output.AddFrame(std::move(frame));
-  for (ColumnOf& each : result.columns) output.AddFrame(std::move(each.column));
-  result.frames.clear();
-  result.columns.clear();
-}
-
 void ReplyEncoder::Delete(uint64_t id, uint32_t deleted, OutputQueue& output) {
   auto reply = builder_.Start<schema::Reply>(kReplyWords);
   reply.setId(id);

@@ -149,6 +149,7 @@ void AddBufferOptions(CLI::App* app, BufferOptions* options, const std::string& 
 void AddAdminCommands(CLI::App* app, Context* context);
 void AddDataCommands(CLI::App* app, Context* context);
 void AddGroupCommands(CLI::App* app, Context* context);
+void AddUpdateCommand(CLI::App* app, Context* context);
 void AddBenchCommand(CLI::App* app, Context* context);
 
 }  // namespace replay::cli

@@ -1,4 +1,4 @@
-// import (insert), sample, get, delete, update, export: trajectories in and out.
+// import (insert), sample, get, delete, export: trajectories in and out.
 
 #include <algorithm>
 #include <cerrno>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "client/cli/beside_view.h"
 #include "client/cli/command.h"
 #include "client/cli/format.h"
 #include "client/cli/importer.h"
@@ -54,7 +55,7 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
   const Result<Batch> batch = client.Sample(buffer, options, context.timeout);
   if (!batch) return Fail(context, batch.error());
   Table table({">SLOT", ">ITEM", "TRAJECTORY", "GROUP", ">TOKENS", ">REWARD", "CORRECT", ">STALENESS", ">DRAWS", ">LAST USE",
-               ">PROBABILITY"});
+               ">PROBABILITY", options.columns.empty() ? "" : "COLUMNS"});
   for (size_t slot = 0; slot < batch->draws.size(); ++slot) {
     const Draw& draw = batch->draws[slot];
     const TrajectoryView& view = batch->trajectory(draw);
@@ -65,19 +66,22 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                            {"draw_count", draw.draw_count},
                            {"reward", draw.reward},
                            {"revision", draw.revision},
+                           {"advantage", draw.advantage ? Json(*draw.advantage) : Json(nullptr)},
                            {"probability", draw.probability},
                            {"staleness", draw.staleness},
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
                            {"step", batch->step},
                            {"part", draw.part},
                            {"planned", batch->planned},
-                           {"lease", batch->lease}},
+                           {"lease", batch->lease},
+                           {"columns", JsonOf(view.columns())}},
                           view.ToTrajectory());
     } else {
       table.Add({std::to_string(slot), std::to_string(draw.item), Printable(view.trajectory_id(), 40),
                  Printable(view.group_id(), 24), Count(view.token_ids().size()), Shown(view.reward()),
                  std::string(ToString(view.correct())), std::to_string(draw.staleness), std::to_string(draw.draw_count),
-                 is_first_use ? "-" : std::to_string(draw.steps_since_last_use), Format("%.4g", draw.probability)});
+                 is_first_use ? "-" : std::to_string(draw.steps_since_last_use), Format("%.4g", draw.probability),
+                 TextOf(view, options.columns)});
     }
   }
   if (batch->lease != 0 && acknowledge)
@@ -113,20 +117,32 @@ std::string Description(const StoredTrajectory& stored) {
   line("reward", Shown(t.reward) + ", correct " + std::string(ToString(t.correct)) + ", " + std::string(ToString(t.status)));
   if (!t.source.empty()) line("source", Printable(t.source) + " " + std::to_string(t.dataset_index));
   if (!t.tags.empty()) line("tags", Count(t.tags.size()) + " (see --json)");
+  if (stored.revision > 0)
+    line("updated", Count(stored.revision) + " times, reward " + Shown(stored.reward) +
+                        (stored.late_tags.empty() ? "" : ", " + Count(stored.late_tags.size()) + " tags (see --json)"));
+  for (const ColumnView& column : stored.trajectory.columns())
+    line("column", std::string(column.name()) + " " + TextOf(column));
   return text;
 }
 
-int RunGet(const Context& context, const std::string& buffer, const std::vector<std::string>& ids) {
+int RunGet(const Context& context, const std::string& buffer, const std::vector<std::string>& ids,
+           const std::vector<std::string>& columns) {
   Client client(context.client_options());
   uint64_t found = 0;
   for (size_t begin = 0; begin < ids.size(); begin += kIdsPerRequest) {
     const std::span<const std::string> part = std::span(ids).subspan(begin, std::min(kIdsPerRequest, ids.size() - begin));
-    const Result<std::vector<StoredTrajectory>> stored = client.Get(buffer, part);
+    const Result<std::vector<StoredTrajectory>> stored = client.Get(buffer, part, columns);
     if (!stored) return Fail(context, stored.error());
     found += stored->size();
     for (const StoredTrajectory& one : *stored) {
       if (context.json) {
-        PrintWithTrajectory({{"item", one.item}, {"draw_count", one.draw_count}}, one.trajectory.ToTrajectory());
+        PrintWithTrajectory({{"item", one.item},
+                             {"draw_count", one.draw_count},
+                             {"reward", one.reward},
+                             {"revision", one.revision},
+                             {"late_tags", JsonOf(one.late_tags)},
+                             {"columns", JsonOf(one.trajectory.columns())}},
+                            one.trajectory.ToTrajectory());
       } else {
         Print(Description(one));
       }
@@ -153,36 +169,6 @@ int RunDelete(const Context& context, const std::string& buffer, const std::vect
     Print("deleted " + Count(deleted) + " of " + Count(ids.size()) + "\n");
   }
   return deleted == ids.size() ? kOk : kFailed;
-}
-
-int RunUpdate(const Context& context, const std::string& buffer, std::vector<std::string> ids, ItemUpdate update) {
-  std::vector<ItemUpdate> updates;
-  for (std::string& id : ids) {
-    update.trajectory_id = std::move(id);
-    updates.push_back(update);
-  }
-  Client client(context.client_options());
-  uint64_t updated = 0;
-  for (size_t begin = 0; begin < updates.size(); begin += kIdsPerRequest) {
-    const auto some = std::span(updates).subspan(begin, std::min(kIdsPerRequest, updates.size() - begin));
-    const Result<std::vector<UpdateResult>> results = client.Update(buffer, some);
-    if (!results) return Fail(context, results.error());
-    for (size_t i = 0; i < results->size(); ++i) {
-      const UpdateResult& result = (*results)[i];
-      const bool done = result.outcome == UpdateResult::Outcome::kDone;
-      const std::string what = done                                                 ? "updated"
-                               : result.outcome == UpdateResult::Outcome::kNotThere ? "not there"
-                                                                                    : "has another revision";
-      updated += done;
-      if (context.json)
-        PrintJson({{"trajectory_id", some[i].trajectory_id}, {"outcome", what}, {"revision", result.revision}});
-      else if (!done)
-        Print(Printable(some[i].trajectory_id) + ": " + what + (result.revision > 0 ? ", " + Count(result.revision) : "") +
-              "\n");
-    }
-  }
-  if (!context.json) Print("updated " + Count(updated) + " of " + Count(updates.size()) + "\n");
-  return updated == updates.size() ? kOk : kFailed;
 }
 
 // --- export ----------------------------------------------------------------------------------------------------------------
@@ -301,25 +287,30 @@ void AddDataCommands(CLI::App* app, Context* context) {
 
   struct Arguments {
     std::string buffer, path = "-";
-    std::vector<std::string> ids;
+    std::vector<std::string> ids, columns;
     SampleOptions sample;
-    ItemUpdate update;
-    std::string correct;
     bool acknowledge = false;
   };
   const auto given = std::make_shared<Arguments>();
+  const auto add_columns = [](CLI::App* command, std::vector<std::string>* names) {
+    command->add_option("--column", *names, "Show this column, where a trajectory has it. Once for each")
+        ->type_name("NAME")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
   const auto add_buffer = [given](CLI::App* command) {
     command->add_option("BUFFER", given->buffer, "Name of the buffer")->required();
   };
 
-  CLI::App* sample = add("sample", "Draw trajectories, as a trainer would (they count as draws)",
-                         "With --json a line for each slot: slot, item, draw_count, reward, revision, probability, staleness, "
-                         "steps_since_last_use "
-                         "(null: first use),\nstep, part, planned, lease, trajectory (as in import --help).\n\n"
-                         "Examples:\n"
-                         "  replayctl sample rollouts -n 4\n"
-                         "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
-                         "  replayctl sample rollouts --part 16:positives,or_next --part 48");
+  CLI::App* sample =
+      add("sample", "Draw trajectories, as a trainer would (they count as draws)",
+          "With --json a line for each slot: slot, item, draw_count, reward, revision, advantage (null: as in the "
+          "trajectory),\nprobability, staleness, steps_since_last_use (null: first use), step, part, planned, "
+          "lease, columns, trajectory (as in import --help).\n\n"
+          "Examples:\n"
+          "  replayctl sample rollouts -n 4\n"
+          "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
+          "  replayctl sample rollouts --part 16:positives,or_next --part 48");
   add_buffer(sample);
   sample->add_option("-n,--count", given->sample.count, "Draws")
       ->check(CLI::Range(1, 65'536))
@@ -353,43 +344,26 @@ void AddDataCommands(CLI::App* app, Context* context) {
   sample->add_option("--world-size", given->sample.world_size, "With --consumer: how many ranks share it")
       ->type_name("N")
       ->capture_default_str();
+  add_columns(sample, &given->sample.columns);
   sample->callback(
       [=] { context->run = [=] { return RunSample(*context, given->buffer, given->sample, given->acknowledge); }; });
 
   CLI::App* get =
       add("get", "Look at trajectories by id (counts as no draw)",
-          "With --json a line for each: item, draw_count, trajectory (as in import --help).\n\n"
+          "With --json a line for each: item, draw_count, reward, revision and late_tags as updated, columns, trajectory\n"
+          "(as in import --help).\n\n"
           "Examples:\n  replayctl get rollouts p7-2 p7-3\n  replayctl get rollouts p7-2 --json | jq .trajectory.token_ids");
   add_buffer(get);
   get->add_option("ID", given->ids, "Trajectory ids")->required();
-  get->callback([=] { context->run = [=] { return RunGet(*context, given->buffer, given->ids); }; });
+  add_columns(get, &given->columns);
+  get->callback([=] { context->run = [=] { return RunGet(*context, given->buffer, given->ids, given->columns); }; });
 
   CLI::App* remove = add("delete", "Remove trajectories by id", "Examples:\n  replayctl delete rollouts p7-2 p7-3");
   add_buffer(remove);
   remove->add_option("ID", given->ids, "Trajectory ids")->required();
   remove->callback([=] { context->run = [=] { return RunDelete(*context, given->buffer, given->ids); }; });
 
-  CLI::App* update =
-      add("update", "Write what is known later: priority, reward, correctness",
-          "The trajectory itself does not change; draws tell the new reward and the item's revision, which counts updates.\n"
-          "With --json a line for each id: trajectory_id, outcome, revision.\n\n"
-          "Examples:\n"
-          "  replayctl update rollouts p7-2 p7-3 --priority 0.5\n"
-          "  replayctl update rollouts p7-2 --reward 1 --correct yes --revision 0");
-  add_buffer(update);
-  update->add_option("ID", given->ids, "Trajectory ids")->required();
-  update->add_option("--priority", given->update.priority, "For the selector prioritized: 0 (never drawn) to 1e9");
-  update->add_option("--reward", given->update.reward, "Decides about correctness anew where nobody said it");
-  update->add_option("--correct", given->correct, "yes | no | unknown")
-      ->check(CLI::IsMember({"yes", "no", "unknown"}).description(""));
-  update->add_option("--revision", given->update.revision, "Only if the item has this revision");
-  update->callback([=] {
-    if (!given->correct.empty())
-      given->update.correct = given->correct == "yes"  ? Correctness::kYes
-                              : given->correct == "no" ? Correctness::kNo
-                                                       : Correctness::kUnknown;
-    context->run = [=] { return RunUpdate(*context, given->buffer, given->ids, given->update); };
-  });
+  AddUpdateCommand(app, context);
 
   CLI::App* export_command =
       add("export", "Write a buffer as JSON Lines, oldest first",

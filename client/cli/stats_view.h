@@ -186,6 +186,8 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"held", s.held},
           {"leases", s.leases},
           {"expired_leases", s.expired_leases},
+          {"column_bytes", s.column_bytes},
+          {"columns", JsonOf(s.columns)},
           {"options", JsonOf(s.options)}};
 }
 
@@ -219,6 +221,11 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
     std::string views;
     for (const auto& [name, items] : s.views) views += (views.empty() ? "" : ", ") + name + " " + Count(items);
     line("views", views);
+  }
+  if (!s.columns.empty()) {
+    std::string columns;
+    for (const auto& [name, items] : s.columns) columns += (columns.empty() ? "" : ", ") + name + " " + Count(items);
+    line("columns", columns + ", " + Bytes(s.column_bytes));
   }
   line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes));
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +

@@ -1,8 +1,10 @@
 #include "client/codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 
 #include "schema/protocol.capnp.h"
 #include "tests/support/fake_server.h"
@@ -119,6 +121,30 @@ TEST(EncodeGet, HoldsTheLargestListOfIds) {
             "invalid_argument: ids has 513 entries: at most 512 are allowed in a call");
   const std::vector<std::string> nameless = {"a", ""};
   EXPECT_EQ(EncodeDelete({}, "b", nameless).error().ToString(), "invalid_argument: ids[1] has 0 bytes: it must have 1 to 128");
+}
+
+TEST(EncodeUpdate, RefusesWhatTheServerWould) {
+  const auto refused = [](const ItemUpdate& update) {
+    return EncodeUpdate({}, "b", std::vector<ItemUpdate>{update}).error().message;
+  };
+  EXPECT_EQ("updates[0].priority, reward, correct, advantage, tags and columns are all missing: nothing to update",
+            refused({.trajectory_id = "t"}));
+  EXPECT_EQ("updates[0].advantage is nan: it must be finite",
+            refused({.trajectory_id = "t", .advantage = std::numeric_limits<float>::quiet_NaN()}));
+  EXPECT_EQ("updates[0].tags.name is empty", refused({.trajectory_id = "t", .tags = {{"", true}}}));
+  EXPECT_EQ("updates[0].column \"x\": data has 0 bytes, shape [2] of f32 has 8",
+            refused({.trajectory_id = "t", .columns = {{.name = "x", .shape = {2}, .offsets = {}, .bytes = {}}}}));
+}
+
+TEST(EncodeUpdate, HoldsTheLargestIdsAndRefusesWhatDoesNotFitIntoARequest) {
+  std::vector<ItemUpdate> updates(kMaxIdsPerRequest);
+  for (ItemUpdate& update : updates) {
+    update.trajectory_id = std::string(kMaxIdBytes, 'x');
+    update.advantage = 1;
+  }
+  EXPECT_TRUE(EncodeUpdate({}, std::string(kMaxBufferNameBytes, 'b'), updates));
+  for (ItemUpdate& update : updates) update.tags = {{"name", std::string(kMaxTagBytes, 'x')}};
+  EXPECT_THAT(EncodeUpdate({}, "b", updates).error().message, ::testing::HasSubstr("at most 131072 are allowed in a call"));
 }
 
 TEST(EncodeInsert, HoldsTheLargestListOfFrames) {

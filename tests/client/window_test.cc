@@ -26,6 +26,32 @@ std::string SendAll(Window& window) {
   return sequences;
 }
 
+TEST(Bundle, KeepsColumnsWithTheirTrajectoriesWhenItIsSplit) {
+  const auto group = [](uint32_t count, std::vector<uint32_t> column_of) {
+    EncodedGroup encoded;
+    for (uint32_t i = 0; i < count; ++i) encoded.frames.push_back(testing::SmallFrame("x"));
+    for (const uint32_t frame : column_of) encoded.columns.push_back({frame, Frame::Allocate(88)});
+    encoded.bytes = count * encoded.frames[0].size() + column_of.size() * 88;
+    return encoded;
+  };
+  const std::vector<EncodedGroup> groups = {group(2, {1}), group(1, {}), group(3, {0, 0, 2})};
+  Bundle bundle;
+  for (const EncodedGroup& each : groups) bundle.Append(each);
+  std::vector<uint32_t> frames;
+  for (const EncodedColumn& each : bundle.columns) frames.push_back(each.frame);
+  EXPECT_EQ((std::vector<uint32_t>{1, 3, 3, 5}), frames);
+  const std::vector<Bundle> parts = std::move(bundle).Split();
+  ASSERT_EQ(3u, parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_EQ(groups[i].bytes, parts[i].bytes);
+    ASSERT_EQ(groups[i].columns.size(), parts[i].columns.size());
+    for (size_t j = 0; j < parts[i].columns.size(); ++j) {
+      EXPECT_EQ(groups[i].columns[j].frame, parts[i].columns[j].frame);
+      EXPECT_EQ(groups[i].columns[j].column.data(), parts[i].columns[j].column.data());
+    }
+  }
+}
+
 TEST(Window, AcknowledgesOnlyWithoutGaps) {
   Window window({1, 2});
   for (int i = 0; i < 3; ++i) window.Add(BundleOf({1}));

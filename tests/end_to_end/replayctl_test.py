@@ -366,6 +366,13 @@ def test_an_update_changes_what_is_drawn_and_told_but_not_the_trajectory(daemon)
     daemon.ctl("update", "updated", "a", "--priority", 0)
     waits = daemon.ctl("sample", "updated", "--timeout", 0, "--json", check=False)
     assert error_of(waits)["reason"] == "filter" and "3 have priority 0" in error_of(waits)["message"]
+    daemon.ctl("update", "updated", "a", "--priority", 1, "--advantage", -0.5, "--tag", "level=3", "--tag", "topic=a=b", "--tag", "hard=true")
+    assert daemon.json("sample", "updated")["advantage"] == -0.5
+    seen = daemon.json("get", "updated", "a", "--column", "none")
+    assert (seen["reward"], seen["revision"]) == (0.5, 3)
+    assert seen["late_tags"] == {"level": 3, "topic": "a=b", "hard": True} and seen["columns"] == {}
+    assert "updated            3 times, reward 0.5, 3 tags" in daemon.ctl("get", "updated", "a").stdout
+    assert daemon.ctl("update", "updated", "a", "--tag", "level", check=False).returncode == USAGE
     wrong = daemon.ctl("update", "updated", "a", "--priority", -1, "--json", check=False)
     assert "priority is -1.000000: it must be from 0 to 1e9" in error_of(wrong)["message"]
     daemon.ctl("buffer", "drop", "updated", "--yes")

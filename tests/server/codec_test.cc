@@ -70,6 +70,78 @@ TEST(DecodeRequest, RefusesMoreIdsThanARequestMayHave) {
   EXPECT_EQ("ids has 513 entries: at most 512 are allowed", failure->message);
 }
 
+TEST(DecodeRequest, ReadsAnUpdateOfAllKinds) {
+  Request request;
+  const auto failure = DecodeBuilt(
+      [](schema::Request::Builder root) {
+        auto update = root.initUpdate();
+        update.setBuffer("b");
+        auto updates = update.initUpdates(2);
+        updates[0].setId("t");
+        updates[0].setHasAdvantage(true);
+        updates[0].setAdvantage(-0.5f);
+        auto tags = updates[0].initTags(4);
+        for (unsigned i = 0; i < 4; ++i) tags[i].setName(("n" + std::to_string(i)).c_str());
+        tags[0].setText("x");
+        tags[1].setInteger((int64_t{1} << 60) + 1);
+        tags[2].setReal(0.5);
+        tags[3].setFlag(true);
+        updates[1].setId("u");
+        auto columns = update.initColumns(1);
+        columns[0].setFrame(1);
+        columns[0].setBytes(96);
+      },
+      &request);
+  ASSERT_FALSE(failure) << failure->message;
+  EXPECT_EQ(-0.5f, request.updates.at(0).advantage);
+  EXPECT_EQ((std::vector<NamedTag>{{"n0", std::string("x")}, {"n1", (int64_t{1} << 60) + 1}, {"n2", 0.5}, {"n3", true}}),
+            request.updates[0].tags);
+  ASSERT_EQ(1u, request.columns.size());
+  EXPECT_EQ(1u, request.columns[0].frame);
+  EXPECT_EQ(96u, request.columns[0].bytes);
+}
+
+// The short way must not take it for a plain one.
+TEST(DecodeRequest, ReadsTheColumnsOfAnInsertAndForgetsThoseOfTheRequestBefore) {
+  Request request;
+  const auto insert = [&](bool with_column) {
+    const auto failure = DecodeBuilt(
+        [&](schema::Request::Builder root) {
+          auto to = root.initInsert();
+          to.setBuffer("b");
+          to.initFrameBytes(1).set(0, 64);
+          if (!with_column) return;
+          auto columns = to.initColumns(1);
+          columns[0].setBytes(96);
+        },
+        &request);
+    EXPECT_FALSE(failure) << failure->message;
+    return request.columns.size();
+  };
+  EXPECT_EQ(1u, insert(true));
+  EXPECT_EQ(0u, insert(false));
+}
+
+TEST(DecodeRequest, RefusesTagsAndAdvantagesThatATrajectoryCouldNotHave) {
+  Request request;
+  const auto refused = [&](auto edit) {
+    const auto failure = DecodeBuilt(
+        [&](schema::Request::Builder root) {
+          auto update = root.initUpdate().initUpdates(1)[0];
+          update.setId("t");
+          edit(update);
+        },
+        &request);
+    return failure ? failure->message : "";
+  };
+  EXPECT_EQ("updates[0].advantage is inf: it must be finite", refused([](auto update) {
+              update.setHasAdvantage(true);
+              update.setAdvantage(INFINITY);
+            }));
+  EXPECT_EQ("updates[0].tags has 65 entries: at most 64 are allowed", refused([](auto update) { update.initTags(65); }));
+  EXPECT_EQ("updates[0].tags.name is empty", refused([](auto update) { update.initTags(1); }));
+}
+
 TEST(DecodeRequest, RefusesACostThatIsNotANumber) {
   Request request;
   const auto failure = DecodeBuilt([](auto root) { root.initReportCost().setTrainingSeconds(NAN); }, &request);
