@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -149,8 +150,7 @@ TEST_P(Columns, AdvantageAndTagsWrittenLaterAreToldAndTheFrameStaysAsItWas) {
   rollout.tags = {{"level", int64_t{1}}};
   rollout.reward = 0.25f;
   Insert({rollout});
-  const std::vector<uint8_t> before = {Get({"a"})[0].trajectory.frame_bytes().begin(),
-                                       Get({"a"})[0].trajectory.frame_bytes().end()};
+  const TrajectoryView inserted = Get({"a"}).at(0).trajectory;
   EXPECT_EQ(std::nullopt, Value(Sample({.count = 1})).draws[0].advantage);
   const int64_t large = (int64_t{1} << 60) + 1;
   const ItemUpdate update{.trajectory_id = "a",
@@ -166,7 +166,7 @@ TEST_P(Columns, AdvantageAndTagsWrittenLaterAreToldAndTheFrameStaysAsItWas) {
   EXPECT_EQ(0.75f, stored.reward);
   EXPECT_EQ(1u, stored.revision);
   EXPECT_EQ(update.tags, stored.late_tags);
-  EXPECT_EQ(before, std::vector<uint8_t>(stored.trajectory.frame_bytes().begin(), stored.trajectory.frame_bytes().end()));
+  EXPECT_TRUE(std::ranges::equal(inserted.frame_bytes(), stored.trajectory.frame_bytes()));
 }
 
 TEST_P(Columns, OfAnotherLengthAreRefusedWithBothLengths) {
