@@ -55,6 +55,30 @@ struct Fixture {
     const Verdict verdict = buffer.Insert(request, &result);
     return verdict.done() ? "" : verdict.message;
   }
+  // Members "NAME-0", "NAME-1" …, as many as `columns` has lists; with `only` that one alone, as a member of a reserved group.
+  std::string InsertGroup(const std::string& name, const std::vector<std::vector<Frame>>& columns,
+                          std::optional<uint32_t> only = {}) {
+    std::vector<Frame> frames;
+    std::vector<TrajectoryFacts> facts;
+    std::vector<ColumnOf> of;
+    for (uint32_t i = 0; i < columns.size(); ++i) {
+      if (only && i != *only) continue;
+      for (const Frame& column : columns[i]) of.push_back({static_cast<uint32_t>(frames.size()), column});
+      frames.push_back(test::MakeTrajectory({.id = name + "-" + std::to_string(i),
+                                             .group = name,
+                                             .group_size = static_cast<uint32_t>(columns.size()),
+                                             .index_in_group = i}));
+      EXPECT_EQ("", ValidateTrajectory(frames.back().bytes(), {}, &facts.emplace_back()));
+    }
+    InsertRequest request;
+    request.frames = frames;
+    request.facts = facts;
+    request.columns = of;
+    request.partial = only.has_value();
+    InsertResult result;
+    const Verdict verdict = buffer.Insert(request, &result);
+    return verdict.done() ? "" : verdict.message;
+  }
   UpdateOutcome Update(const ItemUpdate& update) {
     EXPECT_EQ("", buffer.WhyUpdateRefused({&update, 1}));
     return buffer.Update(update, &revision);
@@ -215,6 +239,33 @@ TEST(BufferColumns, DecideAboutTheMembersOfAView) {
   EXPECT_EQ("", f.buffer.Alter(options)) << "filled anew";
   EXPECT_EQ(2u, f.InView("scored"));
   EXPECT_EQ(0u, f.InView("renamed"));
+}
+
+TEST(BufferColumns, OfAGroupDecideAboutItsViewOnceAllMembersHaveThem) {
+  BufferOptions options = Fifo();
+  options.unit = Unit::kGroup;
+  options.views = {{.name = "ready", .filter = "column.ref = yes", .selector = SelectorKind::kFifo}};
+  Fixture f(options);
+  ASSERT_EQ("", f.InsertGroup("g", {{MakeColumn({.name = "ref"})}, {}}));
+  EXPECT_EQ(0u, f.InView("ready"));
+  EXPECT_EQ(UpdateOutcome::kDone, f.Update({.id = "g-1", .columns = {MakeColumn({.name = "ref"})}}));
+  EXPECT_EQ(1u, f.InView("ready"));
+  EXPECT_EQ("0:ref 1:ref", f.Sampled(1, {"ref"}, "ready"));
+  EXPECT_EQ(2u, f.buffer.Delete("g-0"));
+  EXPECT_EQ(0u, f.buffer.Stats().column_bytes);
+}
+
+TEST(BufferColumns, OfAReservedGroupWaitWithTheirMembers) {
+  BufferOptions options = Fifo();
+  options.capacity_bytes = 1 << 20;
+  Fixture f(options);
+  ReserveResult reserved;
+  ASSERT_TRUE(f.buffer.Reserve({.group_id = "g", .size = 2, .lease_ms = 1'000, .deadline_ms = 1'000}, &reserved).done());
+  ASSERT_EQ("", f.InsertGroup("g", {{MakeColumn({.name = "a"})}, {MakeColumn({.name = "b"})}}, /*only=*/1));
+  EXPECT_EQ(0u, f.buffer.Stats().column_bytes);
+  ASSERT_EQ("", f.InsertGroup("g", {{MakeColumn({.name = "a"})}, {MakeColumn({.name = "b"})}}, /*only=*/0));
+  EXPECT_EQ("0:a 1:b", f.Sampled(2, {"a", "b"}));
+  f.buffer.CheckInvariants();
 }
 
 TEST(LateData, AnAdvantageIsToldWithEachDraw) {
