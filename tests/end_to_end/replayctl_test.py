@@ -324,7 +324,7 @@ def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
 def test_sample_tells_of_each_slot(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
     slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
-    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "planned", "trajectory"}
+    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "planned", "lease", "advantage", "columns", "trajectory"}
     assert [slot["slot"] for slot in slots] == list(range(6))
     assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
     assert slots[0]["steps_since_last_use"] is None
@@ -483,7 +483,7 @@ def test_get_and_delete_work_by_id(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", reward=0.5, source="here"))
     got = daemon.json_lines("get", buffer, "g-2", "g-0")
     assert [entry["trajectory"]["trajectory_id"] for entry in got] == ["g-2", "g-0"]
-    assert set(got[0]) == {"item", "draw_count", "trajectory"}
+    assert set(got[0]) == {"item", "draw_count", "reward", "revision", "late_tags", "columns", "trajectory"}
     assert "member 2 of 4" in daemon.ctl("get", buffer, "g-2").stdout
     done = daemon.ctl("get", buffer, "g-1", "none", "--json", check=False)
     assert (done.returncode, len(done.stdout.splitlines()), error_of(done)["code"]) == (FAILED, 1, "not_found")

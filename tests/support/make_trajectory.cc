@@ -71,7 +71,6 @@ void FillOptional(const TrajectoryOptions& options, schema::Trajectory::Builder 
   tags[3].setFlag(true);
   auto opaque = trajectory.initOpaque(33);
   for (uint32_t i = 0; i < opaque.size(); ++i) opaque[i] = static_cast<uint8_t>(i * 7);
-  trajectory.initColumnNames(1).set(0, "routed_experts");
 }
 
 }  // namespace
