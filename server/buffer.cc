@@ -39,11 +39,6 @@ uint64_t Buffer::live() const { return state_->items.live(); }
 
 // --- Who stays -----------------------------------------------------------------------------------------------------------
 
-void Buffer::State::CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by) {
-  counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
-  counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
-}
-
 void Buffer::State::FindZeroSpread(std::span<const TrajectoryFacts> facts) {
   zero_spread.assign(facts.size(), 0);
   struct Group {
@@ -114,6 +109,20 @@ void Buffer::State::Retain() {
 
 // --- Insert --------------------------------------------------------------------------------------------------------------
 
+inline bool Buffer::State::MayInsert(const InsertRequest& request) const {
+  if (by_group() || reservations.size() > 0) return false;
+  const uint64_t count = request.facts.size();
+  if (options.max_insert > 0 && count > options.max_insert) return false;
+  uint64_t frame_bytes = 0;
+  for (const Frame& frame : request.frames) frame_bytes += frame.size();
+  if (!retention.Fits(count, BytesOf(frame_bytes, count))) return false;
+  if (count > 1)
+    for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
+  for (const TrajectoryFacts& facts : request.facts)
+    if (items.Find(facts.id) != kNoSlot) return false;
+  return true;
+}
+
 std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const {
   *code = ErrorCode::kInvalidArgument;
   const uint64_t count = request.facts.size();
@@ -127,8 +136,6 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
   if (by_group())
     if (std::string refused = WhyGroupsRefused(request.facts); !refused.empty()) return refused;
   *code = ErrorCode::kAlreadyExists;
-  if (count > 1)
-    for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t slot = items.Find(request.facts[i].id);
     if (reservations.size() > 0 && reservations.Find(request.facts[i].group)) {
@@ -154,7 +161,7 @@ uint32_t FingerprintOf(std::span<const TrajectoryFacts> facts) {
 
 }  // namespace
 
-Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
+Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   State& s = *state_;
   const uint64_t count = request.facts.size();
   CHECK(request.frames.size() == count) << request.frames.size() << " frames, " << count << " facts";
@@ -199,10 +206,12 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   }
 
   if (s.options.closed) return refuse(ErrorCode::kClosed, s.ClosedMessage());
-  ErrorCode code;
   if (s.by_group()) s.ListGroups(request.facts);
-  std::string refused = request.partial ? s.WhyPartialRefused(request, &code) : s.WhyInsertRefused(request, &code);
-  if (!refused.empty()) return refuse(code, std::move(refused));
+  if (request.partial || !s.MayInsert(request)) {
+    ErrorCode code;
+    std::string why = request.partial ? s.WhyPartialRefused(request, &code) : s.WhyInsertRefused(request, &code);
+    if (!why.empty()) return refuse(code, std::move(why));
+  }
   result->count = static_cast<uint32_t>(count);
   if (request.partial) {
     if (Verdict verdict = s.InsertMembers(request, result); !verdict.done()) return verdict;

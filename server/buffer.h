@@ -223,7 +223,7 @@ class Buffer {
 
   // kWait: pacing holds inserts back. kError: alreadyExists, invalidArgument (larger than the buffer), writerExpired …; counts
   // the request's trajectories as offered once it is decided (not while it waits).
-  Verdict Insert(InsertRequest request, InsertResult* result);
+  Verdict Insert(const InsertRequest& request, InsertResult* result);
   // A request that failed before it reached the buffer (checksum, validation) counts as offered and rejected. With 0
   // trajectories it only makes the writer known, as is due when a first request times out before Insert ever saw it: its
   // second would otherwise be taken for that of a forgotten writer.

@@ -31,6 +31,7 @@ struct Buffer::State {
   State(std::string buffer_name, const BufferOptions& buffer_options, PolicyVersions::Snapshot versions);
 
   // Decisions, changing nothing.
+  bool MayInsert(const InsertRequest& request) const;  // A quick yes, mostly; else WhyInsertRefused decides.
   std::string WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const;
   // One part of a Sample; one that is not composed has one.
   struct Part {
@@ -124,7 +125,10 @@ struct Buffer::State {
   const Picks& ExpandGroups(SampleResult* result);
   void RecordDraws(const SampleRequest& request, const Picks& drawn_picks, SampleResult* result);
   void CheckGroups() const;
-  static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1);
+  static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1) {
+    counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
+    counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
+  }
 
   std::string name;
   BufferOptions options;

@@ -77,7 +77,8 @@ class Session {
 
   Rest StartInsert();
   Rest TakePayloadNow();
-  std::string CheckFrameSizes() const;
+  bool FrameSizesFit() const;
+  std::string WhyFrameSizesDoNotFit() const;
   void AllocateFrames();
   Awaitable<bool> ReadPayload();
   Awaitable<void> DiscardPayload();
