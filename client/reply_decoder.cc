@@ -89,6 +89,17 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   return options;
 }
 
+std::vector<Breakdown> ReadBreakdowns(capnp::List<schema::Breakdown>::Reader from) {
+  std::vector<Breakdown> rows;
+  for (const auto& row : from)
+    rows.push_back({.name = String(row.getName()),
+                    .live = row.getLive(),
+                    .inserted = row.getInserted(),
+                    .withheld = row.getWithheld(),
+                    .removed = ReadCounts(row.getRemoved())});
+  return rows;
+}
+
 BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   BufferStats stats;
   stats.name = String(from.getName());
@@ -135,6 +146,9 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.held = from.getHeld();
   stats.leases = from.getLeases();
   stats.expired_leases = from.getExpiredLeases();
+  stats.sources = ReadBreakdowns(from.getSources());
+  stats.lengths = ReadBreakdowns(from.getLengths());
+  stats.draws = ReadBreakdowns(from.getDraws());
   return stats;
 }
 

@@ -45,6 +45,7 @@
 namespace replay::server {
 
 enum class RemoveReason : uint8_t { kCapacity, kBytes, kMaxDraws, kDeleted, kAge, kStaleness, kCount };
+inline constexpr size_t kRemoveReasons = static_cast<size_t>(RemoveReason::kCount);
 std::string_view ToString(RemoveReason reason);  // "capacity"
 
 struct InsertRequest {
@@ -186,6 +187,13 @@ struct OutcomeCounts {
   uint64_t incorrect = 0;
 };
 
+// The trajectories of one source, one bucket of lengths or one number of draws; see breakdown.h.
+struct BreakdownRow {
+  std::string name;
+  uint64_t live = 0, inserted = 0, withheld = 0;
+  std::array<uint64_t, kRemoveReasons> removed{};
+};
+
 // Everything that is shown about a buffer; a copy crosses threads.
 struct BufferStats {
   std::string name;
@@ -209,6 +217,7 @@ struct BufferStats {
   uint64_t reserved_groups = 0, pending = 0;            // pending: members of those, there and not live
   uint64_t dropped_members = 0;                         // of rejected: members of reserved groups that were dropped
   uint64_t held = 0, leases = 0, expired_leases = 0;    // held: live units under a lease
+  std::vector<BreakdownRow> sources, lengths, draws;
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;  // among the inserts: who waits for admission
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason

@@ -22,6 +22,7 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, boo
   item.outcome_said = facts.correct != Outcome::kUnknown;
   item.zero_spread = zero_spread_group;
   item.source = sources.NumberOf(facts.source.In(frame.bytes()));
+  if (!by_group()) breakdown.OnInsert(item, item.cohort);
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
   if (!by_group() && cohorts.OfCurrentEpoch(item.cohort)) Enter(slot);
@@ -51,6 +52,7 @@ void Buffer::State::AddGroup(std::span<const uint32_t> members, const Trajectory
   row.source = items[members[0]].source;
   row.zero_spread = zero_spread_group;
   groups.Add(group, members);
+  for (const uint32_t member : members) breakdown.OnInsert(items[member], row.cohort);
   largest_group = std::max(largest_group, static_cast<uint32_t>(members.size()));
   ReviewGroup(group);
   if (group_cohorts.OfCurrentEpoch(row.cohort)) Enter(group);
@@ -139,8 +141,12 @@ void Buffer::State::RemoveUnit(uint32_t unit, RemoveReason reason) {
   if (ranks() && row.positive) ranking.Erase(unit);
   Exit(unit);
   held -= row.held;
-  if (!by_group()) return RemoveItem(unit, reason);
-  groups.ForEach(unit, [&](uint32_t member) { RemoveItem(member, reason); });
+  const auto remove = [&](uint32_t slot) {
+    breakdown.OnRemove(items[slot], row.cohort, reason);
+    RemoveItem(slot, reason);
+  };
+  if (!by_group()) return remove(unit);
+  groups.ForEach(unit, remove);
   group_cohorts.Remove(row.cohort, row.held);
   group_rows.Remove(unit);
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/breakdown.h"
 #include "server/buffer.h"
 #include "server/cohorts.h"
 #include "server/groups.h"
@@ -151,6 +152,7 @@ struct Buffer::State {
   uint64_t held = 0;  // units
   Reservations reservations;
   Sources sources;
+  Breakdown breakdown;
   std::vector<std::unique_ptr<View>> views;
   Plans plans;
   Pacing pacing;
@@ -163,7 +165,8 @@ struct Buffer::State {
   };
   std::deque<Mark> marks;
   uint64_t now_ms = 0;
-  bool starving = false;  // The last Sample waited for staleness or filter.
+  bool starving = false;                  // The last Sample waited for staleness or filter.
+  std::optional<StepWindow> last_window;  // of the last Sample
 
   // Of the batch at hand, kept for their memory.
   Part whole{};             // the whole buffer, as if it were drawn from

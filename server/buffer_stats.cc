@@ -23,7 +23,8 @@ BufferStats Buffer::Stats() const {
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
                       s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() + s.leases.memory_bytes() +
-                      s.reservations.memory_bytes() + (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+                      s.reservations.memory_bytes() + s.breakdown.memory_bytes() +
+                      (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   if (s.by_group()) {
     stats.index_bytes += s.group_rows.memory_bytes() + s.group_cohorts.memory_bytes() + s.groups.memory_bytes();
     stats.groups = s.units.live();
@@ -64,6 +65,7 @@ BufferStats Buffer::Stats() const {
   stats.consumer_step = s.consumer_step;
   stats.pacing_balance = s.pacing.balance();
   stats.cost = s.cost;
+  s.breakdown.Show(s.sources, s.unit_cohorts, s.last_window, &stats);
   return stats;
 }
 
@@ -106,6 +108,8 @@ void Buffer::CheckInvariants() const {
       << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected << " + "
       << s.reservations.pending();
   const uint64_t removed = std::accumulate(s.removed.begin(), s.removed.end(), uint64_t{0});
+  s.breakdown.CheckInvariants(
+      s.items, [&s](uint32_t slot) { return s.units[s.UnitOf(slot)].cohort; }, s.accepted, s.removed, s.item_draws);
   CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
 
   uint64_t bytes = 0, tokens = 0;

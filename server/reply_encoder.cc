@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "schema/protocol.capnp.h"
+#include "server/breakdown_encoder.h"
 #include "server/check.h"
 #include "server/codec.h"
 
@@ -112,7 +113,7 @@ void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
 
 // Three histograms (~32 words each), named counts, options, fixed fields; and for each view its options and its name and count.
 uint32_t BufferStatsWords(const BufferStats& stats) {
-  uint32_t words = 640;
+  uint32_t words = 640 + BreakdownWords(stats);
   for (const ViewOptions& view : stats.options.views) words += 12 + 2 * TextWords(view.name) + TextWords(view.filter);
   return words;
 }
@@ -165,6 +166,7 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setHeld(from.held);
   to.setLeases(from.leases);
   to.setExpiredLeases(from.expired_leases);
+  FillBreakdowns(from, to);
 }
 
 // Only what has happened is listed.

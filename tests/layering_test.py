@@ -72,6 +72,8 @@ LIBRARIES = {
             "client/request_builder.h",
             "client/reply_decoder.cc",
             "server/reply_encoder.cc",
+            "server/breakdown_encoder.h",
+            "server/breakdown_encoder.cc",
             "client/connection.h",
             "client/connection.cc",
             "client/trajectory.cc",

@@ -125,6 +125,35 @@ struct ModelLease {
   std::vector<uint64_t> units;
 };
 
+// What server/breakdown.h counts, by name.
+using ModelRows = std::map<std::string, BreakdownRow>;
+std::string NameOfLength(uint64_t tokens) {
+  uint64_t most = 128;
+  while (most < tokens) most *= 2;
+  if (most > 65536) return "65537+";
+  return to_string(most == 128 ? 1 : most / 2 + 1) + "-" + to_string(most);
+}
+std::string NameOfDraws(uint64_t draws) {
+  if (draws <= 2) return to_string(draws);
+  uint64_t most = 4;
+  while (most < draws) most *= 2;
+  return most > 256 ? "257+" : to_string(most / 2 + 1) + "-" + to_string(most);
+}
+std::string Text(const ModelRows& rows) {
+  std::string text;
+  for (const auto& [name, row] : rows) {
+    std::string counts = to_string(row.live) + " of " + to_string(row.inserted) + ", " + to_string(row.withheld) + " withheld";
+    for (const uint64_t count : row.removed) counts += " " + to_string(count);
+    if (counts.find_first_of("123456789") != std::string::npos) text += "[" + name + "] " + counts + "\n";
+  }
+  return text;
+}
+std::string Text(const std::vector<BreakdownRow>& rows) {
+  ModelRows by_name;
+  for (const BreakdownRow& row : rows) by_name[row.name] = row;
+  return Text(by_name);
+}
+
 struct Model {
   BufferOptions options;
   uint64_t next_unit = 1, largest_group = 1;
@@ -132,7 +161,7 @@ struct Model {
   std::vector<ModelLease> leases;                               // likewise
   uint64_t next_lease = 1;
   uint64_t dropped_members = 0;
-  std::array<uint64_t, 3> groups_over{};  // reserved groups that were over, by what became of them
+  std::array<uint64_t, 3> groups_over{};                // reserved groups that were over, by what became of them
   std::map<std::string, std::vector<ModelPlan>> plans;  // by consumer, in the order of their steps
   ModelVersions versions;
   std::vector<ModelItem> items;                                                    // live, oldest first
@@ -187,6 +216,30 @@ struct Model {
     return nullptr;
   }
   uint64_t MinSize() const { return options.closed ? 1 : options.min_size; }
+
+  ModelRows by_source, by_length, by_draws;  // inserted and removed
+  std::vector<std::string> sources{""};
+  std::optional<std::pair<SampleRequest, ModelPart>> last_sample;
+
+  // --- Breakdown ---
+  std::string SourceRow(const std::string& source) {
+    const auto at = std::find(sources.begin(), sources.end(), source);
+    if (at == sources.end()) return sources.push_back(source), SourceRow(source);
+    return at - sources.begin() < 63 ? source : "(other)";
+  }
+  std::string Breakdowns() {
+    ModelRows source_rows = by_source, length_rows = by_length;
+    for (const ModelItem& item : items) {
+      ModelItem unit =
+          *std::find_if(Rows().begin(), Rows().end(), [&](const ModelItem& each) { return each.unit == item.unit; });
+      unit.held = false;
+      for (BreakdownRow* row : {&source_rows[SourceRow(item.said.source)], &length_rows[NameOfLength(item.said.tokens)]}) {
+        ++row->live;
+        row->withheld += last_sample && !InWindow(unit, last_sample->first, last_sample->second);
+      }
+    }
+    return Text(source_rows) + Text(length_rows) + Text(by_draws);
+  }
 
   // --- What may be drawn ---
   bool OldEpoch(const ModelItem& item) const { return item.said.epoch < versions.CurrentEpoch(item.said.run); }
@@ -273,6 +326,12 @@ struct Model {
 
   // --- Retention, from its definition ---
   void Remove(uint64_t unit, RemoveReason reason) {
+    for (const ModelItem& item : items) {
+      if (item.unit != unit) continue;
+      for (BreakdownRow* row : {&by_source[SourceRow(item.said.source)], &by_length[NameOfLength(item.said.tokens)],
+                                &by_draws[NameOfDraws(item.draws)]})
+        ++row->removed[static_cast<size_t>(reason)];
+    }
     removed[static_cast<size_t>(reason)] += std::erase_if(items, [unit](const ModelItem& item) { return item.unit == unit; });
   }
   size_t fresh() const { return std::min<size_t>(Rows().size(), options.fresh_capacity()); }
@@ -553,6 +612,8 @@ struct Model {
     item.counted = counted;
     item.zero_spread = !trajectory.group.empty();
     for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
+    ++by_source[SourceRow(trajectory.source)].inserted;
+    ++by_length[NameOfLength(trajectory.tokens)].inserted;
     items.push_back(item);
   }
 
@@ -994,6 +1055,7 @@ class Simulation {
       Compare();
       if (failures.size() > 0) return i + 1;
       if (operations[i] % 1000 == 0) buffer_->CheckInvariants();
+      if (operations[i] % 8 == 0) CompareBreakdowns();
     }
     buffer_->CheckInvariants();
     const BufferStats stats = buffer_->Stats();
@@ -1008,6 +1070,11 @@ class Simulation {
   void Compare() {
     ASSERT_EQ(model_.Describe(), buffer_->Describe());
     ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats()));
+  }
+
+  void CompareBreakdowns() {
+    const BufferStats stats = buffer_->Stats();
+    ASSERT_EQ(model_.Breakdowns(), server::Text(stats.sources) + server::Text(stats.lengths) + server::Text(stats.draws));
   }
 
   static std::string Text(const BufferOptions& options) {
@@ -1113,8 +1180,8 @@ class Simulation {
       trajectory.priority = Below(2) ? 1 : static_cast<float>(Below(4)) / 2;
       trajectory.bytes = 16 + 8 * Below(40);
       trajectory.tag = ++tag_;
-      trajectory.source = Below(3) ? "" : Below(2) ? "here" : "there";
-      trajectory.tokens = static_cast<uint32_t>(8 + Below(8));
+      trajectory.source = Below(3) ? "" : Below(2) ? "here" : Below(4) ? "there" : "s" + to_string(Below(120));
+      trajectory.tokens = static_cast<uint32_t>(Below(4) ? 8 + Below(8) : 1 + Below(uint64_t{1} << Below(19)));
       if (Below(2)) {
         trajectory.group = "g" + to_string(Below(3));  // within the request; nothing here counts its members
         trajectory.group_size = 4;
@@ -1320,6 +1387,7 @@ class Simulation {
     if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits group_incomplete" ||
         expected == "waits pacing" || closed)
       model_.starving = was_starving;
+    if (expected != "invalid_argument") model_.last_sample = {request, model_.Whole(request)};
     return closed ? "closed" : expected;
   }
 

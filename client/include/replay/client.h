@@ -176,6 +176,14 @@ struct Histogram {
   double sum = 0;
 };
 
+// The trajectories of one source, one bucket of lengths, or one number of draws.
+struct Breakdown {
+  std::string name;  // "math" | "129-256" tokens | "3-4" draws
+  uint64_t live = 0, inserted = 0;
+  uint64_t withheld = 0;  // Of live: not to be drawn by the last Sample.
+  NamedCounts removed;    // By reason; what never happened is left out.
+};
+
 struct BufferStats {
   std::string name;
   BufferOptions options;  // in force
@@ -195,6 +203,9 @@ struct BufferStats {
   uint64_t groups = 0;                                // live, where they are the unit
   uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
   uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
+  // The first 63 sources, the others together as "(other)"; every bucket of lengths; by the draws an item had when it was
+  // removed, of which there is only `removed`.
+  std::vector<Breakdown> sources, lengths, draws;
 };
 
 struct ServerStats {
