@@ -115,6 +115,8 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.accepted = from.getAccepted();
   stats.duplicate = from.getDuplicate();
   stats.rejected = from.getRejected();
+  stats.zero_spread = from.getZeroSpread();
+  stats.zero_spread_refused = from.getZeroSpreadRefused();
   stats.removed = ReadCounts(from.getRemoved());
   stats.drawn = from.getDrawn();
   stats.samples = from.getSamples();
@@ -193,6 +195,7 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
     const auto insert = reply.getInsert();
     return InsertReceipt{.first_item = insert.getFirstItem(),
                          .count = insert.getCount(),
+                         .refused = insert.getRefused(),
                          .duplicate = insert.getDuplicate(),
                          .level = Name(kLevels, insert.getLevel()),
                          .live = insert.getLive(),

@@ -14,8 +14,8 @@
 // the highest of theirs, its version the oldest. Pacing and all counts of Stats are in trajectories.
 //
 // Insert decides in this order, and nothing has changed unless all is accepted:
-//   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► errors (max_insert, larger than the buffer, an id that is
-//   live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
+//   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► groups with zero
+//   spread are left out, if they are refused ─► errors (max_insert, larger than the buffer, an id that is live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
 // Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness, filter ─► draws ─► too many bytes for a reply:
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes
 //
@@ -60,6 +60,7 @@ struct InsertRequest {
 struct InsertResult {
   uint64_t first_item = 0;
   uint32_t count = 0;
+  uint32_t refused = 0;  // not stored and not in count: of groups with zero spread
   bool duplicate = false;
   AcknowledgementLevel level = AcknowledgementLevel::kMemory;
   uint64_t live = 0;
@@ -202,6 +203,8 @@ struct BufferStats {
   uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
+  uint64_t zero_spread = 0;          // of items: all rewards of their group were the same
+  uint64_t zero_spread_refused = 0;  // of rejected
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0;
   uint64_t withheld = 0;        // at the last Sample, whether it drew or waited
@@ -245,7 +248,9 @@ class Buffer {
   Verdict Sample(const SampleRequest& request, SampleResult* result);
   // Why the call would wait now: kMinSize, "12 of 64 items present". kNone and empty if it would not.
   WaitReason WhatSampleWaitsFor(const SampleRequest& request) const;
-  std::string WhyInsertWaits(uint32_t count) const;
+  // How many of the request's trajectories are to be stored: all but those of groups with zero spread, if it refuses them.
+  uint32_t CountStored(const InsertRequest& request) const;
+  std::string WhyInsertWaits(uint32_t count) const;  // of these
   std::string WhySampleWaits(const SampleRequest& request) const;
 
   bool Get(std::string_view id, StoredItem* item) const;

@@ -21,6 +21,7 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, boo
   item.counted = counted;
   item.outcome_said = facts.correct != Outcome::kUnknown;
   item.zero_spread = zero_spread_group;
+  zero_spread_items += zero_spread_group;
   item.source = sources.NumberOf(facts.source.In(frame.bytes()));
   if (!by_group()) breakdown.OnInsert(item, item.cohort);
   items.SetPriority(slot, facts.priority);
@@ -84,6 +85,7 @@ void Buffer::State::ListGroups(std::span<const TrajectoryFacts> facts) {
   const auto hash = [](const Key128& key) { return key.low; };
   std::unordered_map<Key128, size_t, decltype(hash)> list_of(16, hash);
   for (uint32_t i = 0; i < facts.size(); ++i) {
+    if (IsRefused(i)) continue;
     const Key128& key = facts[i].group;
     if (key == Key128{}) {
       group_lists.push_back({i});  // a group by itself
@@ -117,9 +119,9 @@ void Buffer::State::AddGroups(std::span<const TrajectoryFacts> facts, std::span<
     for (const uint32_t i : list) {
       whole_group.min_version = std::min(whole_group.min_version, facts[i].min_version);
       whole_group.max_version = std::max(whole_group.max_version, facts[i].max_version);
-      members.push_back(AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i] != 0));
+      members.push_back(AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i]));
     }
-    AddGroup(members, whole_group, zero_spread[list[0]] != 0);
+    AddGroup(members, whole_group, zero_spread[list[0]]);
   }
 }
 
@@ -129,9 +131,9 @@ void Buffer::State::AddAll(std::span<const TrajectoryFacts> facts, std::span<Fra
     AddItem(facts[0], std::move(frames[0]), counted, facts[0].group != Key128{});
     return;
   }
-  FindZeroSpread(facts);
   if (by_group()) return AddGroups(facts, frames, counted);
-  for (size_t i = 0; i < facts.size(); ++i) AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i] != 0);
+  for (size_t i = 0; i < facts.size(); ++i)
+    if (!IsRefused(i)) AddItem(facts[i], std::move(frames[i]), counted, zero_spread[i]);
 }
 
 // --- They leave ----------------------------------------------------------------------------------------------------------
@@ -156,6 +158,7 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
   ++removed[static_cast<size_t>(reason)];
   item_draws.ObserveCount(item.draws);
   tokens -= item.token_count;
+  zero_spread_items -= item.zero_spread;
   if (item.outcome() != Outcome::kUnknown) {
     CountOutcome(&removed_outcomes, item.outcome());
     CountOutcome(&stored, item.outcome(), -1);

@@ -25,6 +25,7 @@
 #include "server/selectors.h"
 #include "server/sources.h"
 #include "server/view.h"
+#include "server/zero_spread.h"
 
 namespace replay::server {
 
@@ -32,8 +33,12 @@ struct Buffer::State {
   State(std::string buffer_name, const BufferOptions& buffer_options, PolicyVersions::Snapshot versions);
 
   // Decisions, changing nothing.
-  bool MayInsert(const InsertRequest& request) const;  // A quick yes, mostly; else WhyInsertRefused decides.
-  std::string WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const;
+  bool MayInsert(const InsertRequest& request, uint64_t to_store) const;  // A quick yes, mostly; else WhyInsertRefused decides.
+  std::string WhyInsertRefused(const InsertRequest& request, uint64_t to_store, ErrorCode* code) const;
+  // How many of a whole request, or of a reserved group, are not refused for zero spread; then IsRefused and `zero_spread` are
+  // about these, but for a single trajectory that is stored in a buffer of trajectories.
+  uint64_t CountStored(std::span<const TrajectoryFacts> facts);
+  bool IsRefused(size_t trajectory) const { return refuses_some && zero_spread[trajectory]; }
   // One part of a Sample; one that is not composed has one.
   struct Part {
     uint32_t count;  // asked for; once WhatIsShort has looked, what it is to draw
@@ -87,10 +92,10 @@ struct Buffer::State {
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
-  // All trajectories of a request, or of a reserved group.
+  // After CountStored and, where groups are the unit, ListGroups: all that are not refused, of a request or a reserved group.
   void AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);
   uint32_t AddItem(const TrajectoryFacts& facts, Frame&& frame, bool counted, bool zero_spread_group);
-  // The trajectories of each group, by their index in it; one without a group by itself.
+  // The trajectories of each group that is not refused, by their index in it; one without a group by itself.
   void ListGroups(std::span<const TrajectoryFacts> facts);
   void AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, bool counted);  // after ListGroups
   void AddGroup(std::span<const uint32_t> members, const TrajectoryFacts& facts, bool zero_spread_group);
@@ -106,10 +111,11 @@ struct Buffer::State {
   std::string WhyPartialRefused(const InsertRequest& request, ErrorCode* code);  // sets `completed`
   Verdict InsertMembers(const InsertRequest& request, InsertResult* result);     // after it
   void DropReserved(Reservations::Group* group);
-  uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member
+  uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member; 0: none, or refused
+  // Whether all rewards are the same, of the members that are there and of those that arrive.
+  bool WillBeRefused(const Reservations::Group& group, std::span<const TrajectoryFacts> arriving) const;
   bool EndReservations();
   void Rescore(uint32_t slot, const ItemUpdate& update);
-  void FindZeroSpread(std::span<const TrajectoryFacts> facts);
   void FillViews();
   void DrawParts();
   void MarkTime();
@@ -180,13 +186,15 @@ struct Buffer::State {
   std::vector<uint32_t> batch_units;               // where they are groups: [distinct] groups
   std::vector<std::vector<uint32_t>> group_lists;  // of the Insert at hand: [groups][members] positions in the request
   std::vector<Reservations::Group*> completed;     // of the partial Insert at hand
-  std::vector<uint8_t> zero_spread;                // [trajectories] of the Insert at hand, whether its group has one reward
+  ZeroSpreadFinder zero_spread;                    // of the Insert at hand, see CountStored
+  bool refuses_some = false;                       // likewise
 
   // Counters, as BufferStats shows them.
   uint64_t tokens = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   OutcomeCounts became, ceased;  // by Update: inserted + became = stored + removed + ceased
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
+  uint64_t zero_spread_items = 0, zero_spread_refused = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;
   uint64_t dropped_members = 0, expired_leases = 0;

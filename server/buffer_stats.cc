@@ -49,6 +49,8 @@ BufferStats Buffer::Stats() const {
   stats.accepted = s.accepted;
   stats.duplicate = s.duplicate;
   stats.rejected = s.rejected;
+  stats.zero_spread = s.zero_spread_items;
+  stats.zero_spread_refused = s.zero_spread_refused;
   stats.removed = s.removed;
   stats.drawn = s.drawn;
   stats.samples = s.samples;
@@ -112,13 +114,14 @@ void Buffer::CheckInvariants() const {
       s.items, [&s](uint32_t slot) { return s.units[s.UnitOf(slot)].cohort; }, s.accepted, s.removed, s.item_draws);
   CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
 
-  uint64_t bytes = 0, tokens = 0;
+  uint64_t bytes = 0, tokens = 0, zero_spread = 0;
   OutcomeCounts outcomes;
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
     CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
     bytes += s.FrameOf(slot).size();
     tokens += item.token_count;
+    zero_spread += item.zero_spread;
     State::CountOutcome(&outcomes, item.outcome());
   }
   uint64_t held = 0;
@@ -130,6 +133,8 @@ void Buffer::CheckInvariants() const {
   }
   CHECK(held == s.held) << held << " held, counted " << s.held;
   CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
+  CHECK(zero_spread == s.zero_spread_items) << zero_spread << " of groups with zero spread, counted " << s.zero_spread_items;
+  CHECK(s.zero_spread_refused <= s.rejected) << s.zero_spread_refused << " of " << s.rejected << " rejected";
   CHECK(tokens == s.tokens) << tokens << " tokens, counted " << s.tokens;
   CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
   CHECK(s.inserted.correct + s.became.correct == s.stored.correct + s.removed_outcomes.correct + s.ceased.correct);

@@ -116,8 +116,13 @@ void AddContents(const ServerStats& stats, Families& out) {
   PerBuffer(stats, out, "replay_items_inserted_total", kCounter, "Trajectories accepted.", [](Stats b) { return b.accepted; });
   PerBuffer(stats, out, "replay_items_duplicate_total", kCounter, "Trajectories of repeated requests, answered by receipt.",
             [](Stats b) { return b.duplicate; });
-  PerBuffer(stats, out, "replay_items_rejected_total", kCounter, "Trajectories refused with an error.",
+  PerBuffer(stats, out, "replay_items_rejected_total", kCounter, "Trajectories refused, with an error or for zero spread.",
             [](Stats b) { return b.rejected; });
+  PerBuffer(stats, out, "replay_items_zero_spread_refused_total", kCounter,
+            "Trajectories refused because all rewards of their group are the same; of replay_items_rejected_total.",
+            [](Stats b) { return b.zero_spread_refused; });
+  PerBuffer(stats, out, "replay_buffer_items_zero_spread", kGauge, "Live items of groups whose rewards are all the same.",
+            [](Stats b) { return b.zero_spread; });
   PerBuffer(stats, out, "replay_items_sampled_total", kCounter, "Draws.", [](Stats b) { return b.drawn; });
   PerBuffer(stats, out, "replay_samples_total", kCounter, "Sample requests answered.", [](Stats b) { return b.samples; });
   PerBuffer(stats, out, "replay_tokens_inserted_total", kCounter, "Tokens of accepted trajectories.",

@@ -57,7 +57,7 @@ struct InsertWaiter final : Waiter {
     return true;
   }
   std::string Why() const override {
-    std::string why = host.buffer ? host.buffer->WhyInsertWaits(static_cast<uint32_t>(call.request.frames.size())) : "";
+    std::string why = host.buffer ? host.buffer->WhyInsertWaits(host.buffer->CountStored(call.request)) : "";
     return why.empty() ? "waits behind earlier inserts" : why;
   }
   WaitReason Reason() const override { return WaitReason::kPacing; }

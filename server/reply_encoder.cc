@@ -132,6 +132,8 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setAccepted(from.accepted);
   to.setDuplicate(from.duplicate);
   to.setRejected(from.rejected);
+  to.setZeroSpread(from.zero_spread);
+  to.setZeroSpreadRefused(from.zero_spread_refused);
   auto removed = to.initRemoved(static_cast<uint32_t>(from.removed.size()));
   for (uint32_t i = 0; i < removed.size(); ++i)
     FillNamedCount(removed, i, ToString(static_cast<RemoveReason>(i)), from.removed[i]);
@@ -235,7 +237,7 @@ ReplyEncoder::InsertTemplate::InsertTemplate() {
 }
 
 void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& output) {
-  if (!result.duplicate && !result.pending && result.level == AcknowledgementLevel::kMemory) {
+  if (!result.duplicate && !result.pending && result.refused == 0 && result.level == AcknowledgementLevel::kMemory) {
     InsertTemplate& filled = insert_template_;
     std::memcpy(filled.bytes.data() + filled.id, &id, sizeof id);
     std::memcpy(filled.bytes.data() + filled.first_item, &result.first_item, sizeof result.first_item);
@@ -253,6 +255,7 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
   insert.setLevel(static_cast<schema::AcknowledgementLevel>(result.level));
   insert.setLive(result.live);
   insert.setPending(result.pending);
+  insert.setRefused(result.refused);
   Send(builder_, 0, output);
 }
 

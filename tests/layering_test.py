@@ -176,6 +176,7 @@ TESTED_ELSEWHERE = {
     "server/replay_control.cc": ("tests/end_to_end/", "a part of replay_service.h"),
     "server/replay_stats.cc": ("tests/end_to_end/", "a part of replay_service.h"),
     "server/reply_encoder.cc": ("tests/server/codec_test", "a part of codec.h"),
+    "server/breakdown_encoder.cc": ("tests/server/codec_test", "a part of the Stats reply of codec.h"),
     "server/buffer_change.cc": ("tests/server/buffer_test", "a part of buffer.h"),
     "server/buffer_groups.cc": ("tests/server/groups_test", "a part of buffer.h"),
     "server/buffer_leases.cc": ("tests/server/leases_test", "a part of buffer.h"),

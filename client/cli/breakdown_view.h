@@ -6,6 +6,7 @@
 //
 // Behind the counts of what is there stands a column for each reason of removal that occurred. Pure functions.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -70,7 +71,7 @@ inline std::string TextOf(const std::vector<Breakdown>& rows, const std::string&
 // All three, below the block of their buffer.
 inline std::string BreakdownText(const BufferStats& s) {
   return "\n" + TextOf(s.sources, "SOURCE", false) + "\n" + TextOf(s.lengths, "TOKENS", false) + "\n" +
-         TextOf(s.draws, "DRAWS, REMOVED", true);
+         TextOf(s.draws, "DRAWS", true);
 }
 
 }  // namespace replay::cli

@@ -31,6 +31,12 @@ std::string Describe(const std::vector<BreakdownRow>& rows) {
   return text;
 }
 
+BufferOptions Holding(uint64_t capacity_items) {
+  BufferOptions options;
+  options.capacity_items = capacity_items;
+  return options;
+}
+
 struct Fixture {
   explicit Fixture(BufferOptions options = {}) : buffer("b", options, PolicyVersions::Empty()) {}
   ~Fixture() { buffer.CheckInvariants(); }
@@ -83,7 +89,10 @@ TEST(Breakdown, ALengthFallsIntoTheBucketThatNamesIt) {
 }
 
 TEST(Breakdown, RemovalsAreCountedByReasonForSourceLengthAndDraws) {
-  Fixture f({.capacity_items = 2, .selector = SelectorKind::kFifo, .max_draws = 3});
+  BufferOptions options = Holding(2);
+  options.selector = SelectorKind::kFifo;
+  options.max_draws = 3;
+  Fixture f(options);
   f.Insert({.id = "a", .tokens = 100, .source = "math"});
   f.Insert({.id = "b", .tokens = 200, .source = "code"});
   for (int draw = 0; draw < 3; ++draw) ASSERT_TRUE(f.buffer.Sample({.count = 1}, &f.sampled).done());
@@ -111,7 +120,9 @@ TEST(Breakdown, ManyDrawsFallIntoTheBucketThatNamesThem) {
 }
 
 TEST(Breakdown, WithheldIsWhatTheLastSampleCouldNotDraw) {
-  Fixture f({.max_staleness = 5});
+  BufferOptions options;
+  options.max_staleness = 5;
+  Fixture f(options);
   f.Insert({.version = 10, .tokens = 100, .source = "math"});
   f.Insert({.version = 10, .tokens = 200, .source = "code"});
   f.Insert({.version = 20, .tokens = 300, .source = "math"});
@@ -169,7 +180,7 @@ TEST(Breakdown, ASourceThatIsCalledOtherHasNoSecondRow) {
 
 // Each row grows from 5 sources to 64 while cohorts hold items; the invariants compare every row with the items.
 TEST(Breakdown, KeepsEachCohortsRowWhileSourcesAndCohortsAreAdded) {
-  Fixture f({.capacity_items = 150});
+  Fixture f(Holding(150));
   for (int i = 0; i < 600; ++i) {
     f.Insert({.version = i / 7, .tokens = 1u << (i % 18), .source = "s" + std::to_string(i % (i / 8 + 1))});
     if (i % 50 == 0) f.buffer.CheckInvariants();
@@ -177,12 +188,38 @@ TEST(Breakdown, KeepsEachCohortsRowWhileSourcesAndCohortsAreAdded) {
 }
 
 TEST(Breakdown, HoldsThreeHundredBytesACohortAtMost) {
-  Fixture f({.capacity_items = 2000});
+  Fixture f(Holding(2000));
   for (int i = 0; i < 100; ++i) f.Insert({.source = "s" + std::to_string(i)});
   const uint64_t before = f.buffer.Stats().index_bytes;
   for (int i = 0; i < 1000; ++i) f.Insert({.version = 1 + i});
   // 115 bytes an item, 70 a cohort, both up to doubled by their growth.
   EXPECT_LT(f.buffer.Stats().index_bytes - before, 1000 * 2 * (300 + 115 + 70));
+}
+
+// A group is drawn or not as a whole, by its oldest version.
+TEST(Breakdown, WhereGroupsAreTheUnitAMemberIsWithheldWithItsGroup) {
+  BufferOptions options = Holding(2);
+  options.unit = Unit::kGroup;
+  Fixture f(options);
+  const auto insert = [&](const std::string& group, int64_t first, int64_t second) {
+    Batch batch;
+    batch.Add({.id = group + "0", .version = first, .source = "math", .group = group, .group_size = 2});
+    batch.Add({.id = group + "1", .version = second, .tokens = 200, .source = "math", .group = group, .group_size = 2});
+    batch.facts[1].index_in_group = 1;
+    InsertResult result;
+    ASSERT_TRUE(f.buffer.Insert(batch.Request(), &result).done());
+  };
+  insert("a", 10, 2);
+  insert("b", 10, 20);
+  SampleRequest request;
+  request.count = 1;
+  request.step = 12;
+  request.max_staleness = 5;
+  ASSERT_TRUE(f.buffer.Sample(request, &f.sampled).done());  // group a is too stale
+  EXPECT_EQ("math 4 of 4, 2 withheld", f.Sources());
+  EXPECT_EQ("1-128 2 of 2, 1 withheld; 129-256 2 of 2, 1 withheld", f.Lengths());
+  insert("c", 30, 30);
+  EXPECT_EQ("math 4 of 6, 2 withheld, capacity 2", f.Sources());
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ struct Model {
   double carried = 0, inserted = 0, drawn_paced = 0;
   uint64_t outstanding = 0;
   bool starving = false;
-  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, drawn = 0;
+  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, zero_spread_refused = 0, drawn = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t now_ms = 0;
   std::optional<uint64_t> mark_ms;  // insert times are rounded down to a thousandth of max_age
@@ -469,6 +469,14 @@ struct Model {
   }
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> spans;  // by unit: the number of its first trajectory, and how many
 
+  static bool ZeroSpreadIn(const std::vector<fake::Trajectory>& batch, const fake::Trajectory& one) {
+    return !one.group.empty() && std::all_of(batch.begin(), batch.end(), [&](const fake::Trajectory& other) {
+      return other.group != one.group || other.reward == one.reward;
+    });
+  }
+  bool IsRefused(const std::vector<fake::Trajectory>& group) const {
+    return options.zero_spread == ZeroSpread::kRefuse && ZeroSpreadIn(group, group[0]);
+  }
   void DropReserved(size_t at) {
     rejected += reserved[at].second.members.size();
     dropped_members += reserved[at].second.members.size();
@@ -478,6 +486,11 @@ struct Model {
     std::vector<fake::Trajectory> members = std::move(reserved[at].second.members);
     reserved.erase(reserved.begin() + static_cast<std::ptrdiff_t>(at));
     if (members.empty()) return 0;
+    if (IsRefused(members)) {
+      rejected += members.size();
+      zero_spread_refused += members.size();
+      return 0;
+    }
     std::sort(members.begin(), members.end(), [](auto& a, auto& b) { return a.index_in_group < b.index_in_group; });
     const bool filling = Available()<options.min_size, paced = options.replay_ratio> 0;
     if (paced && !filling) inserted += static_cast<double>(members.size());
@@ -643,14 +656,18 @@ struct Model {
         duplicate += count;
         result->first_item = at->second.first;
         result->count = at->second.second;
+        result->refused = static_cast<uint32_t>(count - result->count);
         result->duplicate = true;
         result->live = items.size();
         return "done";
       }
     }
     if (options.closed) return refuse("closed");
+    std::vector<fake::Trajectory> kept = batch;
+    if (!partial && options.zero_spread == ZeroSpread::kRefuse)
+      std::erase_if(kept, [&](const fake::Trajectory& each) { return ZeroSpreadIn(batch, each); });
     if (by_group()) {
-      for (const auto& list : Lists(batch))
+      for (const auto& list : Lists(kept))
         for (const auto& each : list)
           if (each.run != list[0].run || each.epoch != list[0].epoch)
             return refuse("invalid_argument");  // whatever else is wrong as well: all of that comes later
@@ -662,7 +679,12 @@ struct Model {
       std::set<std::string> completed;
       if (const std::string why = WhyPartialRefused(batch, &completed); !why.empty()) return refuse(why.c_str());
       double completing = 0;
-      for (const std::string& group : completed) completing += FindReserved(group)->size;
+      for (const std::string& group : completed) {
+        std::vector<fake::Trajectory> members = FindReserved(group)->members;
+        for (const auto& each : batch)
+          if (each.group == group) members.push_back(each);
+        if (!IsRefused(members)) completing += FindReserved(group)->size;
+      }
       if (completing > 0 && paced && options.pace_inserts && !filling &&
           balance() + completing * options.replay_ratio > options.tolerance)
         return "waits pacing";
@@ -677,26 +699,36 @@ struct Model {
         while (reserved[at].first != group) ++at;
         const uint64_t first = CommitReserved(at);
         if (result->first_item == 0) result->first_item = first;
+        if (first == 0)
+          result->refused +=
+              static_cast<uint32_t>(std::count_if(batch.begin(), batch.end(), [&](auto& each) { return each.group == group; }));
       }
       if (result->pending) result->first_item = 0;
+      result->count = static_cast<uint32_t>(count - result->refused);
     } else {
       if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
-      if ((by_group() ? Lists(batch).size() : count) > options.fresh_capacity()) return refuse("invalid_argument");
+      if ((by_group() ? Lists(kept).size() : kept.size()) > options.fresh_capacity()) return refuse("invalid_argument");
       uint64_t bytes = 0;
-      for (const auto& trajectory : batch) bytes += trajectory.bytes + Frame::kOverheadBytes;
+      for (const auto& trajectory : kept) bytes += trajectory.bytes + Frame::kOverheadBytes;
       for (const auto& [group, each] : reserved)
         for (const fake::Trajectory& member : each.members) bytes += member.bytes + Frame::kOverheadBytes;
       if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
       for (const auto& trajectory : batch) {
         if (FindReserved(trajectory.group)) return refuse("failed_precondition");
-        if (IsKnown(trajectory.id)) return refuse("already_exists");
+        const bool stays = std::any_of(kept.begin(), kept.end(), [&](auto& each) { return each.id == trajectory.id; });
+        if (stays && IsKnown(trajectory.id)) return refuse("already_exists");
       }
-      const double after = balance() + static_cast<double>(count) * options.replay_ratio;
-      if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
-      if (paced && !filling) inserted += static_cast<double>(count);
-      result->first_item = next_number;
-      AddAll(batch, paced && !filling);
-      accepted += count;
+      const auto stored = static_cast<double>(kept.size());
+      const double after = balance() + stored * options.replay_ratio;
+      if (!kept.empty() && paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
+      if (paced && !filling) inserted += stored;
+      result->first_item = kept.empty() ? 0 : next_number;
+      result->count = static_cast<uint32_t>(kept.size());
+      result->refused = static_cast<uint32_t>(count - kept.size());
+      if (!kept.empty()) AddAll(kept, paced && !filling);
+      accepted += kept.size();
+      rejected += result->refused;
+      zero_spread_refused += result->refused;
     }
     offered += count;
     if (writer != 0) {
@@ -1012,6 +1044,9 @@ struct Model {
     for (uint64_t count : removed) text += " " + to_string(count);
     text += " balance " + to_string(balance()) + " pending " + to_string(Pending()) + " of " + to_string(reserved.size()) +
             " dropped " + to_string(dropped_members) + " held " + to_string(Held()) + " by " + to_string(leases.size());
+    text += " zero spread " +
+            to_string(std::count_if(items.begin(), items.end(), [](auto& item) { return item.zero_spread; })) + ", refused " +
+            to_string(zero_spread_refused);
     for (const ViewOptions& view : options.views)
       text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
     return text;
@@ -1025,6 +1060,7 @@ std::string Counts(const BufferStats& stats) {
   text += " balance " + to_string(stats.pacing_balance) + " pending " + to_string(stats.pending) + " of " +
           to_string(stats.reserved_groups) + " dropped " + to_string(stats.dropped_members) + " held " + to_string(stats.held) +
           " by " + to_string(stats.leases);
+  text += " zero spread " + to_string(stats.zero_spread) + ", refused " + to_string(stats.zero_spread_refused);
   for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
   return text;
 }
@@ -1092,6 +1128,7 @@ class Simulation {
     if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
     for (const ViewOptions& view : options.views)
       text += ", view " + view.name + " of " + view.filter + " by " + std::string(ToString(view.selector));
+    if (options.zero_spread == ZeroSpread::kRefuse) text += ", zero_spread refuse";
     if (options.replay_ratio > 0)
       text += ", ratio " + NumberText(options.replay_ratio) + " +- " + NumberText(options.tolerance) + " of " +
               to_string(options.max_draws_per_sample) + " and " + to_string(options.max_insert);
@@ -1144,6 +1181,7 @@ class Simulation {
       options.unit = Below(3) ? Unit::kTrajectory : Unit::kGroup;
       options.lease_ms = Below(2) ? 0 : 100 + Below(2'000);  // most selectors refuse it
       options.closed = Below(40) == 0;
+      if (Below(4) == 0) options.zero_spread = ZeroSpread::kRefuse;
       for (size_t view = 1; view <= std::size(kModelViews); ++view)
         if (Below(5) == 0)
           options.views.push_back({.name = "v" + to_string(view),
@@ -1219,13 +1257,15 @@ class Simulation {
       log_.back() += " " + each.id + " (" + each.run + "." + to_string(each.epoch) + "." + to_string(each.version) +
                      (each.group.empty() ? "" : " " + each.group + "." + to_string(each.index_in_group)) + ")";
     const std::string verdict = model_.Insert(trajectories, writer, used, through, partial, &expected);
-    coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : ""));
+    coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : "") +
+                   (expected.refused > 0 ? " without some" : ""));
     InsertRequest request = batch.Request({writer, 0}, used, through);
     request.partial = partial;
     ASSERT_EQ(verdict, server::Describe(buffer_->Insert(request, &result)));
     if (verdict != "done") return;
     ASSERT_EQ(expected.first_item, result.first_item);
     ASSERT_EQ(expected.count, result.count);
+    ASSERT_EQ(expected.refused, result.refused);
     ASSERT_EQ(expected.duplicate, result.duplicate);
     ASSERT_EQ(expected.live, result.live);
     ASSERT_EQ(expected.pending, result.pending);
@@ -1680,6 +1720,8 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "sample: waits filter",
                            "insert: waits pacing",
                            "insert: done again",
+                           "insert: done without some",
+                           "insert: done again without some",
                            "insert: failed_precondition",
                            "removed: capacity",
                            "removed: bytes",
