@@ -102,6 +102,17 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   return options;
 }
 
+std::vector<Breakdown> ReadBreakdowns(capnp::List<schema::Breakdown>::Reader from) {
+  std::vector<Breakdown> rows;
+  for (const auto& row : from)
+    rows.push_back({.name = String(row.getName()),
+                    .live = row.getLive(),
+                    .inserted = row.getInserted(),
+                    .withheld = row.getWithheld(),
+                    .removed = ReadCounts(row.getRemoved())});
+  return rows;
+}
+
 BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   BufferStats stats;
   stats.name = String(from.getName());
@@ -117,6 +128,8 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.accepted = from.getAccepted();
   stats.duplicate = from.getDuplicate();
   stats.rejected = from.getRejected();
+  stats.zero_spread = from.getZeroSpread();
+  stats.zero_spread_refused = from.getZeroSpreadRefused();
   stats.removed = ReadCounts(from.getRemoved());
   stats.drawn = from.getDrawn();
   stats.samples = from.getSamples();
@@ -150,6 +163,9 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.expired_leases = from.getExpiredLeases();
   stats.column_bytes = from.getColumnBytes();
   stats.columns = ReadCounts(from.getColumns());
+  stats.sources = ReadBreakdowns(from.getSources());
+  stats.lengths = ReadBreakdowns(from.getLengths());
+  stats.draws = ReadBreakdowns(from.getDraws());
   return stats;
 }
 
@@ -199,6 +215,7 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
     const auto insert = reply.getInsert();
     return InsertReceipt{.first_item = insert.getFirstItem(),
                          .count = insert.getCount(),
+                         .refused = insert.getRefused(),
                          .duplicate = insert.getDuplicate(),
                          .level = Name(kLevels, insert.getLevel()),
                          .live = insert.getLive(),

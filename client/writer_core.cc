@@ -174,7 +174,7 @@ void WriterCore::OnReply(const ReceivedReply& reply) {
   Result<InsertReceipt> result = DecodeInsert(reply);
   if (!result) return OnRefused(result.error());
   const Bundle bundle = window_.End();
-  acknowledged_ += bundle.frames.size();
+  acknowledged_ += bundle.frames.size() - std::min<uint64_t>(result->refused, bundle.frames.size());
   trouble_since_.reset();
   back_off_.Reset();
   End(bundle, result);
@@ -275,7 +275,9 @@ void WriterCore::End(const Bundle& bundle, const Result<InsertReceipt>& result) 
       progress_.failed += count;
       if (!first_failure_) first_failure_ = result.error();
     } else {
-      (result->duplicate ? progress_.duplicate : progress_.accepted) += count;
+      const uint64_t refused = std::min<uint64_t>(result->refused, count);
+      (result->duplicate ? progress_.duplicate : progress_.accepted) += count - refused;
+      progress_.refused += refused;
       trouble_.reset();
     }
     reporting_ = true;

@@ -89,6 +89,7 @@ bool FrameChecksumMatches(std::span<const uint8_t> frame) {
 }
 
 std::string CheckFrameShape(std::span<const uint8_t> frame) {
+  if (HasFrameShape(frame)) return "";
   if (frame.size() < kMinFrameBytes)
     return "frame has " + std::to_string(frame.size()) + " bytes, fewer than " + std::to_string(kMinFrameBytes);
   if (frame.size() > kMaxFrameBytes)
@@ -98,9 +99,7 @@ std::string CheckFrameShape(std::span<const uint8_t> frame) {
   std::memcpy(table, frame.data(), sizeof table);
   if (table[0] != 0) return "frame has " + std::to_string(uint64_t{table[0]} + 1) + " segments: it must have one";
   const uint64_t words = (frame.size() - kFrameTableBytes - kChecksumBytes) / 8;
-  if (table[1] != words)
-    return "frame says its segment has " + std::to_string(table[1]) + " words, its size says " + std::to_string(words);
-  return "";
+  return "frame says its segment has " + std::to_string(table[1]) + " words, its size says " + std::to_string(words);
 }
 
 Key128 HashId(std::string_view id) {
@@ -109,6 +108,7 @@ Key128 HashId(std::string_view id) {
 }
 
 std::string CheckPreamble(const Preamble& preamble, uint64_t max_control_bytes, uint64_t max_payload_bytes) {
+  if (IsPreamble(preamble, max_control_bytes, max_payload_bytes)) return "";
   if (preamble.magic != Preamble::kMagic) return "magic is not \"RPLY\": this is not the replay protocol";
   if (preamble.version != kProtocolVersion)
     return "protocol version " + std::to_string(preamble.version) + " is not supported, only " +
@@ -122,9 +122,7 @@ std::string CheckPreamble(const Preamble& preamble, uint64_t max_control_bytes, 
   if (preamble.payload_bytes > max_payload_bytes)
     return "payload_bytes is " + std::to_string(preamble.payload_bytes) + ": at most " + std::to_string(max_payload_bytes) +
            " are allowed";
-  if (preamble.payload_bytes % 8 != 0)
-    return "payload_bytes is " + std::to_string(preamble.payload_bytes) + ": it must be a multiple of 8";
-  return "";
+  return "payload_bytes is " + std::to_string(preamble.payload_bytes) + ": it must be a multiple of 8";
 }
 
 FrameReader::FrameReader(std::span<const uint8_t> frame, uint32_t passes)

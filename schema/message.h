@@ -95,7 +95,14 @@ uint64_t Checksum(std::span<const uint8_t> bytes);
 void SealFrame(std::span<uint8_t> frame);
 // True if the last 8 bytes are the checksum of the rest.
 bool FrameChecksumMatches(std::span<const uint8_t> frame);
-// Empty, or what is wrong with the frame's outer shape: size, alignment, segment count.
+// Whether the frame's outer shape is right: size, alignment, one segment of that size.
+inline bool HasFrameShape(std::span<const uint8_t> frame) {
+  if (frame.size() < kMinFrameBytes || frame.size() > kMaxFrameBytes || frame.size() % 8 != 0) return false;
+  uint32_t table[2];
+  std::memcpy(table, frame.data(), sizeof table);
+  return table[0] == 0 && table[1] == (frame.size() - kFrameTableBytes - kChecksumBytes) / 8;
+}
+// Empty, or what is wrong with it.
 std::string CheckFrameShape(std::span<const uint8_t> frame);
 
 // --- 128-bit keys ----------------------------------------------------------------------------------------------------------
@@ -120,7 +127,13 @@ struct Preamble {
   static constexpr uint32_t kMagic = 0x594c5052;  // "RPLY"
 };
 static_assert(sizeof(Preamble) == 24 && std::is_trivially_copyable_v<Preamble>);
-// Empty, or the rule that was broken. `max_control_bytes` differs before and after Hello, and for replies.
+// `max_control_bytes` differs before and after Hello, and for replies.
+inline bool IsPreamble(const Preamble& preamble, uint64_t max_control_bytes, uint64_t max_payload_bytes) {
+  return preamble.magic == Preamble::kMagic && preamble.version == kProtocolVersion && preamble.flags == 0 &&
+         preamble.reserved == 0 && preamble.control_words > 0 && preamble.control_words * uint64_t{8} <= max_control_bytes &&
+         preamble.payload_bytes <= max_payload_bytes && preamble.payload_bytes % 8 == 0;
+}
+// Empty, or the rule that was broken.
 std::string CheckPreamble(const Preamble& preamble, uint64_t max_control_bytes, uint64_t max_payload_bytes);
 
 // --- Cap'n Proto -----------------------------------------------------------------------------------------------------------

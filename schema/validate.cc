@@ -327,15 +327,15 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, LastRun* last_run, Trajector
 std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOptions& options, TrajectoryFacts* facts,
                                bool* checksum_error) {
   if (checksum_error) *checksum_error = false;
-  if (std::string error = CheckFrameShape(frame); !error.empty()) return error;
+  if (!HasFrameShape(frame)) return CheckFrameShape(frame);
   if (options.check_checksum && !FrameChecksumMatches(frame)) {
     if (checksum_error) *checksum_error = true;
     return "the frame's checksum does not match its bytes";
   }
-  if (!options.only_generated_code && ReadPlainFacts(frame, options.last_run, facts)) return "";
+  if (!options.only_generated_code && ReadPlainFacts(frame, options.last_run, facts)) return {};
   try {
     ReadFacts(frame, facts);
-    return "";
+    return {};
   } catch (const Violation& violation) {
     return violation.what;
   } catch (const kj::Exception& exception) {
@@ -344,7 +344,7 @@ std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOpt
 }
 
 std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch, bool partial) {
-  if (facts.size() == 1 && facts[0].group_size <= 1) return "";
+  if (IsOneOfItsOwn(facts)) return "";
   auto& order = scratch->order;
   order.resize(facts.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;

@@ -67,6 +67,7 @@ std::string ValidateTrajectory(std::span<const uint8_t> frame, const ValidateOpt
 struct GroupScratch {
   std::vector<uint32_t> order;
 };
+inline bool IsOneOfItsOwn(std::span<const TrajectoryFacts> facts) { return facts.size() == 1 && facts[0].group_size <= 1; }
 // With `partial` a group need not be whole.
 std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch* scratch, bool partial = false);
 

@@ -1,7 +1,6 @@
 #include "server/buffer.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "server/buffer_state.h"
@@ -38,30 +37,6 @@ const BufferOptions& Buffer::options() const { return state_->options; }
 uint64_t Buffer::live() const { return state_->items.live(); }
 
 // --- Who stays -----------------------------------------------------------------------------------------------------------
-
-void Buffer::State::CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by) {
-  counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
-  counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
-}
-
-void Buffer::State::FindZeroSpread(std::span<const TrajectoryFacts> facts) {
-  zero_spread.assign(facts.size(), 0);
-  struct Group {
-    size_t first;
-    bool spread = false;
-  };
-  const auto hash = [](const Key128& key) { return key.low; };
-  std::unordered_map<Key128, Group, decltype(hash)> spreads(16, hash);
-  Group* group = nullptr;  // Members mostly stand together.
-  for (size_t i = 0; i < facts.size(); ++i) {
-    if (facts[i].group == Key128{}) continue;
-    if (group == nullptr || facts[group->first].group != facts[i].group)
-      group = &spreads.try_emplace(facts[i].group, Group{.first = i}).first->second;
-    group->spread |= facts[i].reward != facts[group->first].reward;
-  }
-  for (size_t i = 0; i < facts.size(); ++i)
-    if (facts[i].group != Key128{}) zero_spread[i] = !spreads.find(facts[i].group)->second.spread;
-}
 
 void Buffer::State::ReviewPositives() {
   ranking.Clear();
@@ -114,33 +89,58 @@ void Buffer::State::Retain() {
 
 // --- Insert --------------------------------------------------------------------------------------------------------------
 
-std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const {
+uint64_t Buffer::State::CountStored(std::span<const TrajectoryFacts> facts) {
+  const bool refuses = options.zero_spread == ZeroSpread::kRefuse;
+  refuses_some = false;
+  if (facts.size() == 1 && !refuses && !by_group()) return 1;
+  const uint64_t found = zero_spread.Find(facts);
+  refuses_some = refuses && found > 0;
+  return facts.size() - (refuses ? found : 0);
+}
+
+inline bool Buffer::State::MayInsert(const InsertRequest& request, uint64_t to_store) const {
+  if (by_group() || reservations.size() > 0 || !request.columns.empty()) return false;
+  const uint64_t count = request.facts.size();
+  if (options.max_insert > 0 && count > options.max_insert) return false;
+  uint64_t frame_bytes = 0;
+  for (size_t i = 0; i < count; ++i) frame_bytes += IsRefused(i) ? 0 : request.frames[i].size();
+  if (!retention.Fits(to_store, BytesOf(frame_bytes, to_store))) return false;
+  if (count > 1)
+    for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
+  for (size_t i = 0; i < count; ++i)
+    if (!IsRefused(i) && items.Find(request.facts[i].id) != kNoSlot) return false;
+  return true;
+}
+
+std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, uint64_t to_store, ErrorCode* code) const {
   *code = ErrorCode::kInvalidArgument;
   const uint64_t count = request.facts.size();
   if (options.max_insert > 0 && count > options.max_insert)
     return to_string(count) + " trajectories in one request, max_insert of the buffer is " + to_string(options.max_insert);
   uint64_t frame_bytes = 0;
-  for (const Frame& frame : request.frames) frame_bytes += frame.size();
-  uint64_t count_held = count + reservations.pending();
+  for (size_t i = 0; i < count; ++i) frame_bytes += IsRefused(i) ? 0 : request.frames[i].size();
+  uint64_t count_held = to_store + reservations.pending();
   if (!request.columns.empty()) {
-    for (const ColumnOf& each : request.columns) frame_bytes += each.column.size();
-    count_held += request.columns.size();
+    for (const ColumnOf& each : request.columns) {
+      if (IsRefused(each.frame)) continue;
+      frame_bytes += each.column.size();
+      ++count_held;
+    }
     if (std::string why = columns.WhyRefused(request.columns); !why.empty()) return why;
   }
-  const uint64_t arriving = by_group() ? group_lists.size() : count;
+  const uint64_t arriving = by_group() ? group_lists.size() : to_store;
   const uint64_t bytes = BytesOf(frame_bytes + reservations.frame_bytes(), count_held);
   if (!retention.Fits(arriving, bytes)) return retention.WhyTooLarge(arriving, bytes);
   if (by_group())
     if (std::string refused = WhyGroupsRefused(request.facts); !refused.empty()) return refused;
   *code = ErrorCode::kAlreadyExists;
-  if (count > 1)
-    for (const TrajectoryFacts& facts : request.facts) items.PrefetchId(facts.id);
   for (size_t i = 0; i < count; ++i) {
-    const uint32_t slot = items.Find(request.facts[i].id);
     if (reservations.size() > 0 && reservations.Find(request.facts[i].group)) {
       *code = ErrorCode::kFailedPrecondition;
       return "trajectory " + to_string(i) + " of the request is a member of a reserved group: it is inserted with partial";
     }
+    if (IsRefused(i)) continue;
+    const uint32_t slot = items.Find(request.facts[i].id);
     if (reservations.pending() > 0 && reservations.Holds(request.facts[i].id))
       return "trajectory " + to_string(i) + " of the request has the trajectory_id of a member of a reserved group";
     if (slot != kNoSlot)
@@ -153,14 +153,14 @@ std::string Buffer::State::WhyInsertRefused(const InsertRequest& request, ErrorC
 namespace {
 
 uint32_t FingerprintOf(std::span<const TrajectoryFacts> facts) {
-  uint64_t sum = facts[0].id.low;
-  for (const TrajectoryFacts& each : facts.subspan(1)) sum = sum * 0x9e3779b97f4a7c15 + each.id.low;
+  uint64_t sum = facts.size();
+  for (const TrajectoryFacts& each : facts) sum = sum * 0x9e3779b97f4a7c15 + each.id.low;
   return static_cast<uint32_t>(sum >> 32);
 }
 
 }  // namespace
 
-Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
+Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   State& s = *state_;
   const uint64_t count = request.facts.size();
   CHECK(request.frames.size() == count) << request.frames.size() << " frames, " << count << " facts";
@@ -183,7 +183,7 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
       case Receipts::Answer::kNew:
         break;
       case Receipts::Answer::kDuplicate:
-        if (receipt.count != count || receipt.fingerprint != fingerprint)
+        if (receipt.count > count || receipt.fingerprint != fingerprint)
           return refuse(ErrorCode::kFailedPrecondition, "sequence " + to_string(request.sequence) +
                                                             " of this writer has inserted other trajectories, from number " +
                                                             to_string(receipt.first_item) + " on: two writers use one id");
@@ -191,6 +191,7 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
         s.duplicate += count;
         result->first_item = receipt.first_item;
         result->count = receipt.count;
+        result->refused = static_cast<uint32_t>(count - receipt.count);
         result->duplicate = true;
         result->live = s.items.live();
         return Verdict::Done();
@@ -205,19 +206,34 @@ Verdict Buffer::Insert(InsertRequest request, InsertResult* result) {
   }
 
   if (s.options.closed) return refuse(ErrorCode::kClosed, s.ClosedMessage());
-  ErrorCode code;
+  // Of reserved groups it is known when they are complete.
+  const uint64_t stored = request.partial ? count : s.CountStored(request.facts);
+  if (request.partial) s.refuses_some = false;
   if (s.by_group()) s.ListGroups(request.facts);
-  std::string refused = request.partial ? s.WhyPartialRefused(request, &code) : s.WhyInsertRefused(request, &code);
-  if (!refused.empty()) return refuse(code, std::move(refused));
-  result->count = static_cast<uint32_t>(count);
   if (request.partial) {
+    ErrorCode code;
+    std::string why = s.WhyPartialRefused(request, &code);
+    if (!why.empty()) return refuse(code, std::move(why));
     if (Verdict verdict = s.InsertMembers(request, result); !verdict.done()) return verdict;
   } else {
+    if (!s.MayInsert(request, stored)) {
+      ErrorCode code;
+      std::string why = s.WhyInsertRefused(request, stored, &code);
+      if (!why.empty()) return refuse(code, std::move(why));
+    }
     const uint64_t available = s.pacing.paces() ? s.Available() : 0;
-    if (s.pacing.InsertMustWait(count, available)) return Verdict::Wait(WaitReason::kPacing);
-    result->first_item = s.items.next_number();
-    s.AddAll(request.facts, request.frames, request.columns, s.pacing.OnInsert(count, available));
-    s.accepted += count;
+    if (stored > 0 && s.pacing.InsertMustWait(stored, available)) return Verdict::Wait(WaitReason::kPacing);
+    result->count = static_cast<uint32_t>(stored);
+    if (stored > 0) {
+      result->first_item = s.items.next_number();
+      s.AddAll(request.facts, request.frames, request.columns, s.pacing.OnInsert(stored, available));
+    }
+    s.accepted += stored;
+    if (stored < count) {
+      result->refused = static_cast<uint32_t>(count - stored);
+      s.rejected += result->refused;
+      s.zero_spread_refused += result->refused;
+    }
   }
   s.offered += count;
   if (has_receipt) s.receipts.Record(request.writer, request.sequence, {result->first_item, result->count, fingerprint});
@@ -232,6 +248,10 @@ void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequen
   state_->rejected += trajectories;
   Receipt receipt;
   if (writer != Key128{}) state_->receipts.Look(writer, sequence, 0, &receipt);
+}
+
+uint32_t Buffer::CountStored(const InsertRequest& request) const {
+  return static_cast<uint32_t>(state_->CountStored(request.facts));
 }
 
 std::string Buffer::WhyInsertWaits(uint32_t count) const { return state_->pacing.WhyInsertWaits(count, state_->Available()); }

@@ -14,8 +14,8 @@
 // the highest of theirs, its version the oldest. Pacing and all counts of Stats are in trajectories.
 //
 // Insert decides in this order, and nothing has changed unless all is accepted:
-//   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► errors (max_insert, larger than the buffer, an id that is
-//   live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
+//   a repeat gets its first receipt, whatever was altered since (other trajectories under its number: an error) ─► groups with zero
+//   spread are left out, if they are refused ─► errors (max_insert, larger than the buffer, an id that is live) ─► waits for pacing ─► every trajectory is added, the newest last ─► retention evicts
 // Sample: errors (a count that can never be met) ─► waits: min_size, pacing, staleness, filter ─► draws ─► too many bytes for a reply:
 //   an error, nothing recorded ─► bookkeeping ─► max_draws removes
 // Update: no such item, or another revision ─► writes all it brings ─► views, positives and the bound of bytes look again
@@ -48,6 +48,7 @@
 namespace replay::server {
 
 enum class RemoveReason : uint8_t { kCapacity, kBytes, kMaxDraws, kDeleted, kAge, kStaleness, kCount };
+inline constexpr size_t kRemoveReasons = static_cast<size_t>(RemoveReason::kCount);
 std::string_view ToString(RemoveReason reason);  // "capacity"
 
 struct InsertRequest {
@@ -63,6 +64,7 @@ struct InsertRequest {
 struct InsertResult {
   uint64_t first_item = 0;
   uint32_t count = 0;
+  uint32_t refused = 0;  // not stored and not in count: of groups with zero spread
   bool duplicate = false;
   AcknowledgementLevel level = AcknowledgementLevel::kMemory;
   uint64_t live = 0;
@@ -201,6 +203,13 @@ struct OutcomeCounts {
   uint64_t incorrect = 0;
 };
 
+// The trajectories of one source, one bucket of lengths or one number of draws; see breakdown.h.
+struct BreakdownRow {
+  std::string name;
+  uint64_t live = 0, inserted = 0, withheld = 0;
+  std::array<uint64_t, kRemoveReasons> removed{};
+};
+
 // Everything that is shown about a buffer; a copy crosses threads.
 struct BufferStats {
   std::string name;
@@ -209,6 +218,8 @@ struct BufferStats {
   uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
+  uint64_t zero_spread = 0;          // of items: all rewards of their group were the same
+  uint64_t zero_spread_refused = 0;  // of rejected
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0;
   uint64_t withheld = 0;        // at the last Sample, whether it drew or waited
@@ -226,6 +237,7 @@ struct BufferStats {
   uint64_t reserved_groups = 0, pending = 0;              // pending: members of those, there and not live
   uint64_t dropped_members = 0;                           // of rejected: members of reserved groups that were dropped
   uint64_t held = 0, leases = 0, expired_leases = 0;      // held: live units under a lease
+  std::vector<BreakdownRow> sources, lengths, draws;
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;  // among the inserts: who waits for admission
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
@@ -240,7 +252,7 @@ class Buffer {
 
   // kWait: pacing holds inserts back. kError: alreadyExists, invalidArgument (larger than the buffer), writerExpired …; counts
   // the request's trajectories as offered once it is decided (not while it waits).
-  Verdict Insert(InsertRequest request, InsertResult* result);
+  Verdict Insert(const InsertRequest& request, InsertResult* result);
   // A request that failed before it reached the buffer (checksum, validation) counts as offered and rejected. With 0
   // trajectories it only makes the writer known, as is due when a first request times out before Insert ever saw it: its
   // second would otherwise be taken for that of a forgotten writer.
@@ -253,7 +265,9 @@ class Buffer {
   Verdict Sample(const SampleRequest& request, SampleResult* result);
   // Why the call would wait now: kMinSize, "12 of 64 items present". kNone and empty if it would not.
   WaitReason WhatSampleWaitsFor(const SampleRequest& request) const;
-  std::string WhyInsertWaits(uint32_t count) const;
+  // How many of the request's trajectories are to be stored: all but those of groups with zero spread, if it refuses them.
+  uint32_t CountStored(const InsertRequest& request) const;
+  std::string WhyInsertWaits(uint32_t count) const;  // of these
   std::string WhySampleWaits(const SampleRequest& request) const;
 
   // With the columns of these names that the item has; Scan likewise.

@@ -34,7 +34,9 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std
   item.counted = counted;
   item.outcome_said = facts.correct != Outcome::kUnknown;
   item.zero_spread = zero_spread_group;
+  zero_spread_items += zero_spread_group;
   item.source = sources.NumberOf(facts.source.In(frame.bytes()));
+  if (!by_group()) breakdown.OnInsert(item, item.cohort);
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
   for (ColumnOf& each : own) columns.Put(slot, std::move(each.column));
@@ -65,6 +67,7 @@ void Buffer::State::AddGroup(std::span<const uint32_t> members, const Trajectory
   row.source = items[members[0]].source;
   row.zero_spread = zero_spread_group;
   groups.Add(group, members);
+  for (const uint32_t member : members) breakdown.OnInsert(items[member], row.cohort);
   largest_group = std::max(largest_group, static_cast<uint32_t>(members.size()));
   ReviewGroup(group);
   if (group_cohorts.OfCurrentEpoch(row.cohort)) Enter(group);
@@ -96,6 +99,7 @@ void Buffer::State::ListGroups(std::span<const TrajectoryFacts> facts) {
   const auto hash = [](const Key128& key) { return key.low; };
   std::unordered_map<Key128, size_t, decltype(hash)> list_of(16, hash);
   for (uint32_t i = 0; i < facts.size(); ++i) {
+    if (IsRefused(i)) continue;
     const Key128& key = facts[i].group;
     if (key == Key128{}) {
       group_lists.push_back({i});  // a group by itself
@@ -130,9 +134,9 @@ void Buffer::State::AddGroups(std::span<const TrajectoryFacts> facts, std::span<
     for (const uint32_t i : list) {
       whole_group.min_version = std::min(whole_group.min_version, facts[i].min_version);
       whole_group.max_version = std::max(whole_group.max_version, facts[i].max_version);
-      members.push_back(AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i] != 0));
+      members.push_back(AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i]));
     }
-    AddGroup(members, whole_group, zero_spread[list[0]] != 0);
+    AddGroup(members, whole_group, zero_spread[list[0]]);
   }
 }
 
@@ -143,10 +147,9 @@ void Buffer::State::AddAll(std::span<const TrajectoryFacts> facts, std::span<Fra
     AddItem(facts[0], std::move(frames[0]), of_all, counted, facts[0].group != Key128{});
     return;
   }
-  FindZeroSpread(facts);
   if (by_group()) return AddGroups(facts, frames, of_all, counted);
   for (uint32_t i = 0; i < facts.size(); ++i)
-    AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i] != 0);
+    if (!IsRefused(i)) AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i]);
 }
 
 // --- They leave ----------------------------------------------------------------------------------------------------------
@@ -156,8 +159,12 @@ void Buffer::State::RemoveUnit(uint32_t unit, RemoveReason reason) {
   if (ranks() && row.positive) ranking.Erase(unit);
   Exit(unit);
   held -= row.held;
-  if (!by_group()) return RemoveItem(unit, reason);
-  groups.ForEach(unit, [&](uint32_t member) { RemoveItem(member, reason); });
+  const auto remove = [&](uint32_t slot) {
+    breakdown.OnRemove(items[slot], row.cohort, reason);
+    RemoveItem(slot, reason);
+  };
+  if (!by_group()) return remove(unit);
+  groups.ForEach(unit, remove);
   group_cohorts.Remove(row.cohort, row.held);
   group_rows.Remove(unit);
 }
@@ -167,6 +174,7 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
   ++removed[static_cast<size_t>(reason)];
   item_draws.ObserveCount(item.draws);
   tokens -= item.token_count;
+  zero_spread_items -= item.zero_spread;
   if (item.outcome() != Outcome::kUnknown) {
     CountOutcome(&removed_outcomes, item.outcome());
     CountOutcome(&stored, item.outcome(), -1);

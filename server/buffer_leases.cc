@@ -161,6 +161,11 @@ uint64_t Buffer::State::CommitReserved(Reservations::Group* group) {
   }
   const uint64_t first = items.next_number();
   const uint64_t available = pacing.paces() ? Available() : 0;
+  if (CountStored(facts) == 0) {
+    rejected += facts.size();
+    zero_spread_refused += facts.size();
+    return 0;
+  }
   if (by_group()) ListGroups(facts);
   AddAll(facts, frames, of_all, pacing.OnInsert(facts.size(), available));
   accepted += facts.size();
@@ -225,9 +230,18 @@ std::string Buffer::State::WhyPartialRefused(const InsertRequest& request, Error
   return "";
 }
 
+bool Buffer::State::WillBeRefused(const Reservations::Group& group, std::span<const TrajectoryFacts> arriving) const {
+  if (options.zero_spread == ZeroSpread::kKeep) return false;
+  std::vector<float> rewards;
+  for (const Reservations::Member& member : group.members) rewards.push_back(member.facts.reward);
+  for (const TrajectoryFacts& facts : arriving)
+    if (facts.group == group.key) rewards.push_back(facts.reward);
+  return std::all_of(rewards.begin(), rewards.end(), [&](float reward) { return reward == rewards[0]; });
+}
+
 Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult* result) {
   uint64_t completing = 0;
-  for (const Reservations::Group* group : completed) completing += group->size;
+  for (const Reservations::Group* group : completed) completing += WillBeRefused(*group, request.facts) ? 0 : group->size;
   if (completing > 0 && pacing.InsertMustWait(completing, pacing.paces() ? Available() : 0))
     return Verdict::Wait(WaitReason::kPacing);
   auto next = request.columns.begin();
@@ -240,9 +254,13 @@ Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult*
     result->pending |= group->members.size() < group->size;
   }
   for (Reservations::Group* group : completed) {
+    const Key128 key = group->key;
     const uint64_t first = CommitReserved(group);
+    if (first == 0)
+      for (const TrajectoryFacts& facts : request.facts) result->refused += facts.group == key;
     if (result->first_item == 0) result->first_item = first;
   }
+  result->count = static_cast<uint32_t>(request.facts.size() - result->refused);
   if (result->pending) result->first_item = 0;
   return Verdict::Done();
 }

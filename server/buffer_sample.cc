@@ -226,6 +226,7 @@ Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* re
   if (std::string refused = Plan(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
   withheld = units.live() - held - whole.drawable.count;
+  last_window = whole.drawable.window;
   const Shortage shortage = WhatIsShort(request);
   if (shortage.reason != WaitReason::kNone) {
     // What is held may come back.

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/breakdown.h"
 #include "server/buffer.h"
 #include "server/cohorts.h"
 #include "server/columns.h"
@@ -26,6 +27,7 @@
 #include "server/selectors.h"
 #include "server/sources.h"
 #include "server/view.h"
+#include "server/zero_spread.h"
 
 namespace replay::server {
 
@@ -33,7 +35,12 @@ struct Buffer::State {
   State(std::string buffer_name, const BufferOptions& buffer_options, PolicyVersions::Snapshot versions);
 
   // Decisions, changing nothing.
-  std::string WhyInsertRefused(const InsertRequest& request, ErrorCode* code) const;
+  bool MayInsert(const InsertRequest& request, uint64_t to_store) const;  // A quick yes, mostly; else WhyInsertRefused decides.
+  std::string WhyInsertRefused(const InsertRequest& request, uint64_t to_store, ErrorCode* code) const;
+  // How many of a whole request, or of a reserved group, are not refused for zero spread; then IsRefused and `zero_spread` are
+  // about these, but for a single trajectory that is stored in a buffer of trajectories.
+  uint64_t CountStored(std::span<const TrajectoryFacts> facts);
+  bool IsRefused(size_t trajectory) const { return refuses_some && zero_spread[trajectory]; }
   // One part of a Sample; one that is not composed has one.
   struct Part {
     uint32_t count;  // asked for; once WhatIsShort has looked, what it is to draw
@@ -89,10 +96,10 @@ struct Buffer::State {
   static constexpr size_t kPrefetchAhead = 32;
 
   // Changes.
-  // All trajectories of a request, or of a reserved group.
+  // After CountStored and, where groups are the unit, ListGroups: all that are not refused, of a request or a reserved group.
   void AddAll(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all, bool counted);
   uint32_t AddItem(const TrajectoryFacts& facts, Frame&& frame, std::span<ColumnOf> own, bool counted, bool zero_spread_group);
-  // The trajectories of each group, by their index in it; one without a group by itself.
+  // The trajectories of each group that is not refused, by their index in it; one without a group by itself.
   void ListGroups(std::span<const TrajectoryFacts> facts);
   // After ListGroups.
   void AddGroups(std::span<const TrajectoryFacts> facts, std::span<Frame> frames, std::span<ColumnOf> of_all, bool counted);
@@ -109,12 +116,13 @@ struct Buffer::State {
   std::string WhyPartialRefused(const InsertRequest& request, ErrorCode* code);  // sets `completed`
   Verdict InsertMembers(const InsertRequest& request, InsertResult* result);     // after it
   void DropReserved(Reservations::Group* group);
-  uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member
+  uint64_t CommitReserved(Reservations::Group* group);  // the number of the first member; 0: none, or refused
+  // Whether all rewards are the same, of the members that are there and of those that arrive.
+  bool WillBeRefused(const Reservations::Group& group, std::span<const TrajectoryFacts> arriving) const;
   bool EndReservations();
   void Rescore(uint32_t slot, const ItemUpdate& update);
   // What stands beside the frame: advantage, tags, columns.
   void WriteLate(uint32_t slot, const ItemUpdate& update);
-  void FindZeroSpread(std::span<const TrajectoryFacts> facts);
   void FillViews();
   void DrawParts();
   void MarkTime();
@@ -133,7 +141,10 @@ struct Buffer::State {
   const Picks& ExpandGroups(SampleResult* result);
   void RecordDraws(const SampleRequest& request, const Picks& drawn_picks, SampleResult* result);
   void CheckGroups() const;
-  static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1);
+  static void CountOutcome(OutcomeCounts* counts, Outcome outcome, int64_t by = 1) {
+    counts->correct += outcome == Outcome::kCorrect ? static_cast<uint64_t>(by) : 0;
+    counts->incorrect += outcome == Outcome::kIncorrect ? static_cast<uint64_t>(by) : 0;
+  }
 
   std::string name;
   BufferOptions options;
@@ -158,6 +169,7 @@ struct Buffer::State {
   Sources sources;
   Columns columns;
   LateTags late_tags;
+  Breakdown breakdown;
   std::vector<std::unique_ptr<View>> views;
   Plans plans;
   Pacing pacing;
@@ -170,7 +182,8 @@ struct Buffer::State {
   };
   std::deque<Mark> marks;
   uint64_t now_ms = 0;
-  bool starving = false;  // The last Sample waited for staleness or filter.
+  bool starving = false;                  // The last Sample waited for staleness or filter.
+  std::optional<StepWindow> last_window;  // of the last Sample
 
   // Of the batch at hand, kept for their memory.
   Part whole{};             // the whole buffer, as if it were drawn from
@@ -184,13 +197,15 @@ struct Buffer::State {
   std::vector<uint32_t> batch_units;               // where they are groups: [distinct] groups
   std::vector<std::vector<uint32_t>> group_lists;  // of the Insert at hand: [groups][members] positions in the request
   std::vector<Reservations::Group*> completed;     // of the partial Insert at hand
-  std::vector<uint8_t> zero_spread;                // [trajectories] of the Insert at hand, whether its group has one reward
+  ZeroSpreadFinder zero_spread;                    // of the Insert at hand, see CountStored
+  bool refuses_some = false;                       // likewise
 
   // Counters, as BufferStats shows them.
   uint64_t tokens = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   OutcomeCounts became, ceased;  // by Update: inserted + became = stored + removed + ceased
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
+  uint64_t zero_spread_items = 0, zero_spread_refused = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;
   uint64_t dropped_members = 0, expired_leases = 0;

@@ -23,8 +23,9 @@ BufferStats Buffer::Stats() const {
   stats.bytes = s.store.frame_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
                       s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() + s.leases.memory_bytes() +
-                      s.reservations.memory_bytes() + s.columns.memory_bytes() + s.late_tags.held_bytes() +
-                      s.late_tags.memory_bytes() + (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
+                      s.reservations.memory_bytes() + s.breakdown.memory_bytes() + s.columns.memory_bytes() +
+                      s.late_tags.held_bytes() + s.late_tags.memory_bytes() +
+                      (s.picks.slots.capacity() + s.batch_slots.capacity()) * sizeof(uint32_t);
   if (s.by_group()) {
     stats.index_bytes += s.group_rows.memory_bytes() + s.group_cohorts.memory_bytes() + s.groups.memory_bytes();
     stats.groups = s.units.live();
@@ -51,6 +52,8 @@ BufferStats Buffer::Stats() const {
   stats.accepted = s.accepted;
   stats.duplicate = s.duplicate;
   stats.rejected = s.rejected;
+  stats.zero_spread = s.zero_spread_items;
+  stats.zero_spread_refused = s.zero_spread_refused;
   stats.removed = s.removed;
   stats.drawn = s.drawn;
   stats.samples = s.samples;
@@ -67,6 +70,7 @@ BufferStats Buffer::Stats() const {
   stats.consumer_step = s.consumer_step;
   stats.pacing_balance = s.pacing.balance();
   stats.cost = s.cost;
+  s.breakdown.Show(s.sources, s.unit_cohorts, s.last_window, &stats);
   return stats;
 }
 
@@ -109,15 +113,18 @@ void Buffer::CheckInvariants() const {
       << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected << " + "
       << s.reservations.pending();
   const uint64_t removed = std::accumulate(s.removed.begin(), s.removed.end(), uint64_t{0});
+  s.breakdown.CheckInvariants(
+      s.items, [&s](uint32_t slot) { return s.units[s.UnitOf(slot)].cohort; }, s.accepted, s.removed, s.item_draws);
   CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
 
-  uint64_t bytes = 0, tokens = 0;
+  uint64_t bytes = 0, tokens = 0, zero_spread = 0;
   OutcomeCounts outcomes;
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
     CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
     bytes += s.FrameOf(slot).size();
     tokens += item.token_count;
+    zero_spread += item.zero_spread;
     State::CountOutcome(&outcomes, item.outcome());
   }
   uint64_t held = 0;
@@ -129,6 +136,8 @@ void Buffer::CheckInvariants() const {
   }
   CHECK(held == s.held) << held << " held, counted " << s.held;
   CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
+  CHECK(zero_spread == s.zero_spread_items) << zero_spread << " of groups with zero spread, counted " << s.zero_spread_items;
+  CHECK(s.zero_spread_refused <= s.rejected) << s.zero_spread_refused << " of " << s.rejected << " rejected";
   CHECK(tokens == s.tokens) << tokens << " tokens, counted " << s.tokens;
   CHECK(outcomes.correct == s.stored.correct && outcomes.incorrect == s.stored.incorrect);
   CHECK(s.inserted.correct + s.became.correct == s.stored.correct + s.removed_outcomes.correct + s.ceased.correct);

@@ -116,8 +116,13 @@ void AddContents(const ServerStats& stats, Families& out) {
   PerBuffer(stats, out, "replay_items_inserted_total", kCounter, "Trajectories accepted.", [](Stats b) { return b.accepted; });
   PerBuffer(stats, out, "replay_items_duplicate_total", kCounter, "Trajectories of repeated requests, answered by receipt.",
             [](Stats b) { return b.duplicate; });
-  PerBuffer(stats, out, "replay_items_rejected_total", kCounter, "Trajectories refused with an error.",
+  PerBuffer(stats, out, "replay_items_rejected_total", kCounter, "Trajectories refused, with an error or for zero spread.",
             [](Stats b) { return b.rejected; });
+  PerBuffer(stats, out, "replay_items_zero_spread_refused_total", kCounter,
+            "Trajectories refused because all rewards of their group are the same; of replay_items_rejected_total.",
+            [](Stats b) { return b.zero_spread_refused; });
+  PerBuffer(stats, out, "replay_buffer_items_zero_spread", kGauge, "Live items of groups whose rewards are all the same.",
+            [](Stats b) { return b.zero_spread; });
   PerBuffer(stats, out, "replay_items_sampled_total", kCounter, "Draws.", [](Stats b) { return b.drawn; });
   PerBuffer(stats, out, "replay_samples_total", kCounter, "Sample requests answered.", [](Stats b) { return b.samples; });
   PerBuffer(stats, out, "replay_tokens_inserted_total", kCounter, "Tokens of accepted trajectories.",
@@ -176,6 +181,62 @@ void AddPaper(const ServerStats& stats, Families& out) {
   }
 }
 
+// A label that no two sources share. Text that is no UTF-8 would cost the whole scrape: what is not plain ASCII is written %XX.
+std::string SourceLabel(const std::string& source) {
+  constexpr std::string_view kHex = "0123456789ABCDEF";
+  std::string label;
+  for (const char c : source) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte == '%' || byte < 0x20 || byte >= 0x7f) {
+      label += '%';
+      label += kHex[byte >> 4];
+      label += kHex[byte & 15];
+    } else {
+      label += c;
+    }
+  }
+  return label;
+}
+
+// At most 64 sources, 11 lengths and 11 numbers of draws a buffer. Which reason removed what of a source is in Stats only.
+void AddBreakdowns(const ServerStats& stats, Families& out) {
+  constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
+  const auto each_row = [&](const char* name, MetricType type, const char* help, const char* label, auto value) {
+    out.Start(name, type, help);
+    const bool by_source = std::string_view(label) == "source";
+    for (const BufferStats& buffer : stats.buffers)
+      for (const BreakdownRow& row : by_source ? buffer.sources : buffer.lengths)
+        out.Add(static_cast<double>(value(row)),
+                {{"buffer", buffer.name}, {label, by_source ? SourceLabel(row.name) : row.name}});
+  };
+  const auto live = [](const BreakdownRow& row) { return row.live; };
+  const auto inserted = [](const BreakdownRow& row) { return row.inserted; };
+  const auto withheld = [](const BreakdownRow& row) { return row.withheld; };
+  const auto removed = [](const BreakdownRow& row) { return row.inserted - row.live; };
+  each_row("replay_buffer_items_by_source", kGauge, "Live items, by source.", "source", live);
+  each_row("replay_buffer_items_withheld_by_source", kGauge, "Live items that the latest sample could not draw, by source.",
+           "source", withheld);
+  each_row("replay_items_inserted_by_source_total", kCounter, "Trajectories accepted, by source.", "source", inserted);
+  each_row("replay_items_removed_by_source_total", kCounter, "Items removed, by source.", "source", removed);
+  each_row("replay_buffer_items_by_length", kGauge, "Live items, by tokens.", "tokens", live);
+  each_row("replay_buffer_items_withheld_by_length", kGauge, "Live items that the latest sample could not draw, by tokens.",
+           "tokens", withheld);
+  each_row("replay_items_inserted_by_length_total", kCounter, "Trajectories accepted, by tokens.", "tokens", inserted);
+  const auto by_reason = [&](const char* name, const char* help, const char* label,
+                             std::vector<BreakdownRow> BufferStats::*rows) {
+    out.Start(name, kCounter, help);
+    for (const BufferStats& buffer : stats.buffers)
+      for (const BreakdownRow& row : buffer.*rows)
+        for (size_t i = 0; i < kRemoveReasons; ++i)
+          out.Add(
+              static_cast<double>(row.removed[i]),
+              {{"buffer", buffer.name}, {label, row.name}, {"reason", std::string(ToString(static_cast<RemoveReason>(i)))}});
+  };
+  by_reason("replay_items_removed_by_length_total", "Items removed, by tokens and reason.", "tokens", &BufferStats::lengths);
+  by_reason("replay_items_removed_by_draws_total", "Items removed, by the draws they had and reason.", "draws",
+            &BufferStats::draws);
+}
+
 void AddWaits(const ServerStats& stats, Families& out) {
   out.Start("replay_waiters", MetricType::Gauge, "Calls waiting now, by what they wait for.");
   for (const BufferStats& buffer : stats.buffers) {
@@ -200,6 +261,7 @@ std::string RenderMetrics(const ServerStats& stats) {
   AddServer(stats, out);
   AddContents(stats, out);
   AddPaper(stats, out);
+  AddBreakdowns(stats, out);
   AddWaits(stats, out);
   return out.Text();
 }

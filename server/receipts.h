@@ -28,8 +28,8 @@ static_assert(kMaxReceipts >= kMaxReceiptsPerWriter);
 
 struct Receipt {
   uint64_t first_item = 0;
-  uint32_t count = 0;
-  uint32_t fingerprint = 0;  // of what was inserted, so that another request of that number is no repeat
+  uint32_t count = 0;        // stored
+  uint32_t fingerprint = 0;  // of the whole request, so that another request of that number is no repeat
 };
 
 class Receipts {

@@ -57,7 +57,7 @@ struct InsertWaiter final : Waiter {
     return true;
   }
   std::string Why() const override {
-    std::string why = host.buffer ? host.buffer->WhyInsertWaits(static_cast<uint32_t>(call.request.frames.size())) : "";
+    std::string why = host.buffer ? host.buffer->WhyInsertWaits(host.buffer->CountStored(call.request)) : "";
     return why.empty() ? "waits behind earlier inserts" : why;
   }
   WaitReason Reason() const override { return WaitReason::kPacing; }
@@ -152,12 +152,14 @@ bool ReplayService::InsertNow(BufferHost& host, InsertCall& call) {
     return true;
   }
   if (!host.insert_waiters.empty()) return false;
-  call.verdict = host.buffer->Insert(call.request, &call.result);
-  if (call.verdict.waits()) return false;
-  if (call.verdict.done()) {
-    host.last_insert = call.received_at;
-    if (!host.sample_waiters.empty()) Pump(host);
+  Verdict verdict = host.buffer->Insert(call.request, &call.result);
+  if (!verdict.done()) {
+    call.verdict = std::move(verdict);
+    return !call.verdict.waits();
   }
+  call.verdict.BecomeDone();
+  host.last_insert = call.received_at;
+  if (!host.sample_waiters.empty()) Pump(host);
   return true;
 }
 

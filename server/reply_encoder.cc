@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "schema/protocol.capnp.h"
+#include "server/breakdown_encoder.h"
 #include "server/check.h"
 #include "server/codec.h"
 #include "server/encode.h"
@@ -97,7 +98,7 @@ void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
 
 // Three histograms (~32 words each), named counts, options, fixed fields; for each view its options and its name and count; columns.
 uint32_t BufferStatsWords(const BufferStats& stats) {
-  uint32_t words = 640;
+  uint32_t words = 640 + BreakdownWords(stats);
   for (const ViewOptions& view : stats.options.views) words += 12 + 2 * TextWords(view.name) + TextWords(view.filter);
   for (const auto& [name, count] : stats.columns) words += 2 + TextWords(name);
   return words;
@@ -117,6 +118,8 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setAccepted(from.accepted);
   to.setDuplicate(from.duplicate);
   to.setRejected(from.rejected);
+  to.setZeroSpread(from.zero_spread);
+  to.setZeroSpreadRefused(from.zero_spread_refused);
   auto removed = to.initRemoved(static_cast<uint32_t>(from.removed.size()));
   for (uint32_t i = 0; i < removed.size(); ++i)
     FillNamedCount(removed, i, ToString(static_cast<RemoveReason>(i)), from.removed[i]);
@@ -154,6 +157,7 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setColumnBytes(from.column_bytes);
   auto columns = to.initColumns(static_cast<uint32_t>(from.columns.size()));
   for (uint32_t i = 0; i < columns.size(); ++i) FillNamedCount(columns, i, from.columns[i].first, from.columns[i].second);
+  FillBreakdowns(from, to);
 }
 
 // Only what has happened is listed.
@@ -222,7 +226,7 @@ ReplyEncoder::InsertTemplate::InsertTemplate() {
 }
 
 void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& output) {
-  if (!result.duplicate && !result.pending && result.level == AcknowledgementLevel::kMemory) {
+  if (!result.duplicate && !result.pending && result.refused == 0 && result.level == AcknowledgementLevel::kMemory) {
     InsertTemplate& filled = insert_template_;
     std::memcpy(filled.bytes.data() + filled.id, &id, sizeof id);
     std::memcpy(filled.bytes.data() + filled.first_item, &result.first_item, sizeof result.first_item);
@@ -240,6 +244,7 @@ void ReplyEncoder::Insert(uint64_t id, const InsertResult& result, OutputQueue& 
   insert.setLevel(static_cast<schema::AcknowledgementLevel>(result.level));
   insert.setLive(result.live);
   insert.setPending(result.pending);
+  insert.setRefused(result.refused);
   Send(builder_, 0, output);
 }
 

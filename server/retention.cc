@@ -9,17 +9,6 @@ Retention::Retention(const BufferOptions& options)
       capacity_bytes_(options.capacity_bytes == 0 ? UINT64_MAX : options.capacity_bytes),
       correct_threshold_(options.correct_threshold) {}
 
-Retention::Step Retention::Next(const Contents& contents) const {
-  if (contents.fresh < fresh_capacity_ && contents.positive > 0) return Step::kMakeFresh;
-  if (contents.fresh > fresh_capacity_)
-    return (contents.oldest_fresh_correct || any_outcome_) && positive_capacity_ > 0 ? Step::kMakePositive
-                                                                                     : Step::kEvictOldestFresh;
-  if (contents.positive > positive_capacity_) return Step::kEvictPositive;
-  if (contents.bytes > capacity_bytes_ && contents.positive + contents.fresh > 0)
-    return contents.positive > 0 ? Step::kEvictPositiveForBytes : Step::kEvictOldestFreshForBytes;
-  return Step::kDone;
-}
-
 std::string Retention::WhyTooLarge(uint64_t trajectories, uint64_t bytes) const {
   if (Fits(trajectories, bytes)) return "";
   using std::to_string;

@@ -50,7 +50,16 @@ class Retention {
     kEvictOldestFreshForBytes,
   };
   // The next step towards the rule above. Called until kDone.
-  Step Next(const Contents& contents) const;
+  Step Next(const Contents& contents) const {
+    if (contents.fresh < fresh_capacity_ && contents.positive > 0) return Step::kMakeFresh;
+    if (contents.fresh > fresh_capacity_)
+      return (contents.oldest_fresh_correct || any_outcome_) && positive_capacity_ > 0 ? Step::kMakePositive
+                                                                                       : Step::kEvictOldestFresh;
+    if (contents.positive > positive_capacity_) return Step::kEvictPositive;
+    if (contents.bytes > capacity_bytes_ && contents.positive + contents.fresh > 0)
+      return contents.positive > 0 ? Step::kEvictPositiveForBytes : Step::kEvictOldestFreshForBytes;
+    return Step::kDone;
+  }
 
   // Whether a request of so many trajectories and bytes (with overhead) can be held whole.
   bool Fits(uint64_t trajectories, uint64_t bytes) const { return trajectories <= fresh_capacity_ && bytes <= capacity_bytes_; }

@@ -111,9 +111,10 @@ const uint8_t* Session::NextMessage() {
   std::memcpy(&preamble_, bytes.data(), sizeof preamble_);
   const uint64_t control_limit = said_hello_ ? kMaxRequestControlBytes : kMaxRequestControlBytesBeforeHello;
   const uint64_t payload_limit = said_hello_ ? std::min(kMaxRequestPayloadBytes, service_.config().in_flight_bytes) : 0;
-  if (std::string error = CheckPreamble(preamble_, control_limit, payload_limit); !error.empty()) {
+  if (!IsPreamble(preamble_, control_limit, payload_limit)) {
     const bool other_version = preamble_.magic == Preamble::kMagic && preamble_.version != kProtocolVersion;
-    throw ProtocolError(other_version ? ErrorCode::kUnsupportedVersion : ErrorCode::kProtocolViolation, error);
+    throw ProtocolError(other_version ? ErrorCode::kUnsupportedVersion : ErrorCode::kProtocolViolation,
+                        CheckPreamble(preamble_, control_limit, payload_limit));
   }
   const uint64_t size = sizeof(Preamble) + preamble_.control_words * uint64_t{8};
   if (bytes.size() < size) {

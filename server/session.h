@@ -78,7 +78,8 @@ class Session {
 
   Rest StartInsert();
   Rest TakePayloadNow();
-  std::string CheckFrameSizes() const;
+  bool FrameSizesFit() const;
+  std::string WhyFrameSizesDoNotFit() const;
   void AllocateFrames();
   void DropFrames();
   Awaitable<bool> ReadPayload();

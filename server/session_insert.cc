@@ -25,7 +25,19 @@ void Prefetch(const uint8_t* data, size_t size) {
 
 }  // namespace
 
-std::string Session::CheckFrameSizes() const {
+bool Session::FrameSizesFit() const {
+  const auto& sizes = request_.frame_bytes;
+  uint64_t sum = 0;
+  bool fit = !sizes.empty() && sizes.size() <= kMaxTrajectoriesPerInsert;
+  for (const uint32_t size : sizes) {
+    fit &= size >= kMinFrameBytes && size <= kMaxFrameBytes && size % 8 == 0;
+    sum += size;
+  }
+  if (!request_.columns.empty()) sum += ColumnBytes();
+  return fit && sum == preamble_.payload_bytes;
+}
+
+std::string Session::WhyFrameSizesDoNotFit() const {
   const auto& sizes = request_.frame_bytes;
   if (sizes.empty()) return "frame_bytes is empty: an Insert has at least one trajectory";
   if (sizes.size() > kMaxTrajectoriesPerInsert)
@@ -39,17 +51,15 @@ std::string Session::CheckFrameSizes() const {
     sum += sizes[i];
   }
   if (!request_.columns.empty()) sum += ColumnBytes();
-  if (sum != preamble_.payload_bytes)
-    return "frame_bytes" + std::string(request_.columns.empty() ? "" : " and columns") + " add up to " + std::to_string(sum) +
-           ", payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": they must agree";
-  return "";
+  return "frame_bytes" + std::string(request_.columns.empty() ? "" : " and columns") + " add up to " + std::to_string(sum) +
+         ", payload_bytes is " + std::to_string(preamble_.payload_bytes) + ": they must agree";
 }
 
 Session::Rest Session::StartInsert() {
   bytes_in_turn_ += preamble_.payload_bytes;
   bytes_since_send_ += preamble_.payload_bytes;
-  if (std::string error = CheckFrameSizes(); !error.empty()) {
-    Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
+  if (!FrameSizesFit()) {
+    Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, WhyFrameSizesDoNotFit());
     return Rest::kReadPayload;
   }
   FindHost(/*produces=*/true);
@@ -150,9 +160,11 @@ bool Session::ValidatePayload() {
          "trajectories[" + std::to_string(i) + "]: " + error);
     return false;
   }
-  if (std::string error = ValidateGroups(facts_, &group_scratch_, request_.partial); !error.empty()) {
-    Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
-    return false;
+  if (!IsOneOfItsOwn(facts_)) {
+    if (std::string error = ValidateGroups(facts_, &group_scratch_, request_.partial); !error.empty()) {
+      Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, error);
+      return false;
+    }
   }
   if (columns > 0 && !ValidateColumns()) return false;
   insert_.received_at = received_at_;

@@ -58,6 +58,12 @@ struct Verdict {
   bool done() const { return kind == Kind::kDone; }
   bool waits() const { return kind == Kind::kWait; }
   static Verdict Done() { return {}; }
+  void BecomeDone() {  // as by assignment, in a few instructions
+    kind = Kind::kDone;
+    code = ErrorCode::kOk;
+    reason = WaitReason::kNone;
+    message.clear();
+  }
   static Verdict Wait(WaitReason reason) { return {Kind::kWait, ErrorCode::kOk, reason, {}}; }
   static Verdict Failed(ErrorCode code, std::string message) {
     return {Kind::kError, code, WaitReason::kNone, std::move(message)};

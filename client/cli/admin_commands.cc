@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/cli/breakdown_view.h"
 #include "client/cli/command.h"
 #include "client/cli/format.h"
 #include "client/cli/stats_view.h"
@@ -59,7 +60,7 @@ Result<Snapshot> TakeSnapshot(Client* client, const std::string& buffer) {
   return Snapshot{std::move(*stats), std::chrono::steady_clock::now()};
 }
 
-void ShowSnapshot(const Context& context, const Snapshot& now, const Snapshot* before, bool redraw) {
+void ShowSnapshot(const Context& context, const Snapshot& now, const Snapshot* before, bool breakdown, bool redraw) {
   const ServerStats& s = now.stats;
   const double seconds = before ? std::chrono::duration<double>(now.taken_at - before->taken_at).count() : 0;
   Json buffers = Json::array();
@@ -75,9 +76,10 @@ void ShowSnapshot(const Context& context, const Snapshot& now, const Snapshot* b
     }
     const StatsView view = ViewOf(buffer, earlier, seconds);
     if (context.json) {
-      buffers.push_back(JsonOf(buffer, view));
+      Json& json = buffers.emplace_back(JsonOf(buffer, view));
+      if (breakdown) AddBreakdown(buffer, &json);
     } else {
-      text += "\n" + TextOf(buffer, view, Bold(context, Printable(buffer.name)));
+      text += "\n" + TextOf(buffer, view, Bold(context, Printable(buffer.name))) + (breakdown ? BreakdownText(buffer) : "");
     }
   }
   if (s.buffers.empty()) text += "no buffers: see replayctl buffer create --help\n";
@@ -99,13 +101,13 @@ void ShowSnapshot(const Context& context, const Snapshot& now, const Snapshot* b
   FlushOutput();
 }
 
-int RunStats(const Context& context, const std::string& buffer, milliseconds interval) {
+int RunStats(const Context& context, const std::string& buffer, milliseconds interval, bool breakdown) {
   constexpr milliseconds kRateWindow{500};  // A single view for people waits this long, so that it has rates.
   Client client(context.client_options());
   Result<Snapshot> before = TakeSnapshot(&client, buffer);
   if (!before) return Fail(context, before.error());
   const bool repeat = interval.count() > 0;
-  if (context.json) ShowSnapshot(context, *before, nullptr, false);
+  if (context.json) ShowSnapshot(context, *before, nullptr, breakdown, false);
   if (context.json && !repeat) return kOk;
   while (true) {  // Until Ctrl-C: there is nothing to clean up.
     std::this_thread::sleep_for(repeat ? interval : kRateWindow);
@@ -115,7 +117,7 @@ int RunStats(const Context& context, const std::string& buffer, milliseconds int
       if (!repeat || now.error().code != ErrorCode::kUnavailable) return exit_code;
       continue;
     }
-    ShowSnapshot(context, *now, &*before, repeat && !context.json && isatty(STDOUT_FILENO) == 1);
+    ShowSnapshot(context, *now, &*before, breakdown, repeat && !context.json && isatty(STDOUT_FILENO) == 1);
     if (!repeat) return kOk;
     before = std::move(now);
   }
@@ -363,6 +365,7 @@ void AddAdminCommands(CLI::App* app, Context* context) {
   struct Arguments {
     std::string buffer;
     milliseconds interval{0};
+    bool breakdown = false;
   };
   const auto given = std::make_shared<Arguments>();
 
@@ -373,11 +376,13 @@ void AddAdminCommands(CLI::App* app, Context* context) {
   CLI::App* stats = Add(app, "stats", "What a buffer (default: every buffer) holds and how it is used",
                         "  replayctl stats\n"
                         "  replayctl stats rollouts --interval 1\n"
+                        "  replayctl stats rollouts --breakdown\n"
                         "  replayctl stats rollouts --json | jq .buffers[0].replay_ratio");
   stats->add_option("BUFFER", given->buffer, "Only of this buffer");
   AddDuration(stats, "-i,--interval", &given->interval, "Show again and again, with rates over the interval, until Ctrl-C")
       ->default_str("once");
-  stats->callback([=] { context->run = [=] { return RunStats(*context, given->buffer, given->interval); }; });
+  stats->add_flag("--breakdown", given->breakdown, "Also by source, by length, and what was removed by its draws");
+  stats->callback([=] { context->run = [=] { return RunStats(*context, given->buffer, given->interval, given->breakdown); }; });
 
   CLI::App* waiters = Add(app, "waiters", "Who waits: for what, why and how long",
                           "  replayctl waiters\n  replayctl waiters rollouts --json | jq -r .reason | sort | uniq -c");

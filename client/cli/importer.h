@@ -58,7 +58,7 @@ class Importer {
   std::optional<StopRequest> stop_;  // once connected
   std::optional<Request> under_way_;
   uint32_t batch_;  // trajectories of a request: less than asked for once the server refused so many
-  uint64_t read_ = 0, accepted_one_by_one_ = 0, existing_ = 0;
+  uint64_t read_ = 0, accepted_one_by_one_ = 0, refused_one_by_one_ = 0, existing_ = 0;
   std::string level_one_by_one_ = "none";
   std::string level_ = "none";  // what the acknowledgements said; the client's thread's until the writer has ended
   struct Failure {
@@ -176,7 +176,8 @@ inline bool Importer::InsertOneByOne(const Request& request) {
   for (const Unit& unit : request.units) {
     const Result<InsertReceipt> receipt = client_.Insert(arguments_.buffer, unit.trajectories, context_.timeout);
     if (receipt) {
-      accepted_one_by_one_ += unit.trajectories.size();
+      accepted_one_by_one_ += receipt->count;
+      refused_one_by_one_ += receipt->refused;
       level_one_by_one_ = receipt->level;
     } else if (receipt.error().code == ErrorCode::kAlreadyExists && arguments_.skip_existing) {
       existing_ += unit.trajectories.size();
@@ -227,11 +228,13 @@ inline int Importer::Report(double seconds) {
   const Writer::Progress progress = writer_->progress();
   writer_.reset();  // Ends the callbacks.
   const uint64_t accepted = progress.accepted + accepted_one_by_one_;
+  const uint64_t refused = progress.refused + refused_one_by_one_;
   if (progress.accepted == 0) level_ = level_one_by_one_;
   if (context_.json) {
     PrintJson({{"buffer", arguments_.buffer},
                {"read", read_},
                {"accepted", accepted},
+               {"refused", refused},
                {"duplicate", progress.duplicate},
                {"existing", existing_},
                {"lost", progress.content_lost},
@@ -240,6 +243,7 @@ inline int Importer::Report(double seconds) {
   } else {
     std::string text = "stored " + Count(accepted) + " of " + Count(read_) + " trajectories";
     if (progress.duplicate > 0) text += ", " + Count(progress.duplicate) + " had arrived before";
+    if (refused > 0) text += ", " + Count(refused) + " were refused for zero spread";
     if (existing_ > 0) text += ", " + Count(existing_) + " existed already";
     text += " in " + Seconds(seconds) + " (" + Rate(static_cast<double>(accepted) / std::max(seconds, 1e-6)) + ")";
     Print(text + (accepted > 0 ? ", acknowledged at level " + level_ : "") + "\n");

@@ -141,6 +141,8 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"accepted", s.accepted},
           {"duplicate", s.duplicate},
           {"rejected", s.rejected},
+          {"zero_spread", s.zero_spread},
+          {"zero_spread_refused", s.zero_spread_refused},
           {"removed", JsonOf(s.removed)},
           {"samples", s.samples},
           {"drawn", s.drawn},
@@ -231,6 +233,9 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +
                        (s.rejected ? ", " + Count(s.rejected) + " rejected" : "") +
                        (s.duplicate ? ", " + Count(s.duplicate) + " duplicate" : ""));
+  if (s.zero_spread > 0 || s.zero_spread_refused > 0)
+    line("zero spread", Count(s.zero_spread) + " of the items" +
+                            (s.zero_spread_refused ? ", " + Count(s.zero_spread_refused) + " refused" : ""));
   line("sampled", Count(s.drawn) + " draws in " + Count(s.samples) + " samples" + rate(view.sampled_per_second));
   const double target = s.options.replay_ratio.value_or(0);
   line("replay ratio",

@@ -378,6 +378,40 @@ def test_an_update_changes_what_is_drawn_and_told_but_not_the_trajectory(daemon)
     daemon.ctl("buffer", "drop", "updated", "--yes")
 
 
+def test_stats_break_down_by_source_length_and_draws(daemon):
+    daemon.ctl("buffer", "create", "broken-down", "--capacity-items", 3, "--selector", "fifo")
+    for i, (source, length) in enumerate([("math", 3), ("math", 3), ("code", 200), ("", 3)]):
+        tokens = {"token_ids": [1] * length, "loss_mask": [1] * length}
+        daemon.ctl("import", "broken-down", input=json.dumps({"trajectory_id": f"t{i}", "source": source, **tokens}) + "\n")
+    stats = daemon.json("stats", "broken-down", "--breakdown")["buffers"][0]
+    assert [row for row in stats["sources"] if row["name"] == "math"] == [
+        {"name": "math", "live": 1, "inserted": 2, "withheld": 0, "removed": {"capacity": 1}}]
+    assert {row["name"]: row["live"] for row in stats["lengths"] if row["live"]} == {"1-128": 2, "129-256": 1}
+    assert stats["draws"][0] == {"name": "0", "removed": {"capacity": 1}}
+    assert "sources" not in daemon.json("stats", "broken-down")["buffers"][0]
+    text = daemon.ctl("stats", "broken-down", "--breakdown").stdout
+    assert re.search(r"SOURCE +LIVE +% +INSERTED +% +WITHHELD +CAPACITY", text)
+    assert re.search(r"math +1 +33\.3 +2 +50\.0 +0 +1", text)
+    assert re.search(r"\(none\) +1 +33\.3 +1 +25\.0", text)
+    daemon.ctl("buffer", "drop", "broken-down", "--yes")
+
+
+def test_groups_with_zero_spread_are_refused_by_name(daemon):
+    daemon.ctl("buffer", "create", "spread", "--zero-spread", "refuse")
+    done = daemon.json("import", "spread", input=group("flat", reward=1) + group("steep", size=1, reward=0) + line("alone"))
+    assert (done["read"], done["accepted"], done["refused"]) == (6, 1, 5)
+    text = daemon.ctl("import", "spread", input=group("flat2", reward=1)).stdout
+    assert "stored 0 of 4 trajectories, 4 were refused for zero spread" in text
+    stats = daemon.json("stats", "spread")["buffers"][0]
+    assert (stats["items"], stats["rejected"], stats["zero_spread"], stats["zero_spread_refused"]) == (1, 9, 0, 9)
+    assert stats["options"]["zero_spread"] == "refuse"
+    daemon.ctl("buffer", "alter", "spread", "--zero-spread", "keep")
+    daemon.ctl("import", "spread", input=group("kept", reward=1))
+    assert "zero spread" in daemon.ctl("stats", "spread").stdout
+    assert daemon.json("stats", "spread")["buffers"][0]["zero_spread"] == 4
+    daemon.ctl("buffer", "drop", "spread", "--yes")
+
+
 def test_views_and_composed_batches(daemon):
     positives = "positives: correct = yes, draws < 3 | uniform_distinct"
     hard = "hard: tag.level >= 3, source = math | prioritized priority_exponent=0.5 staleness_decay=20"

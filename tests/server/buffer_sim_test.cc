@@ -144,6 +144,35 @@ struct ModelLease {
   std::vector<uint64_t> units;
 };
 
+// What server/breakdown.h counts, by name.
+using ModelRows = std::map<std::string, BreakdownRow>;
+std::string NameOfLength(uint64_t tokens) {
+  uint64_t most = 128;
+  while (most < tokens) most *= 2;
+  if (most > 65536) return "65537+";
+  return to_string(most == 128 ? 1 : most / 2 + 1) + "-" + to_string(most);
+}
+std::string NameOfDraws(uint64_t draws) {
+  if (draws <= 2) return to_string(draws);
+  uint64_t most = 4;
+  while (most < draws) most *= 2;
+  return most > 256 ? "257+" : to_string(most / 2 + 1) + "-" + to_string(most);
+}
+std::string Text(const ModelRows& rows) {
+  std::string text;
+  for (const auto& [name, row] : rows) {
+    std::string counts = to_string(row.live) + " of " + to_string(row.inserted) + ", " + to_string(row.withheld) + " withheld";
+    for (const uint64_t count : row.removed) counts += " " + to_string(count);
+    if (counts.find_first_of("123456789") != std::string::npos) text += "[" + name + "] " + counts + "\n";
+  }
+  return text;
+}
+std::string Text(const std::vector<BreakdownRow>& rows) {
+  ModelRows by_name;
+  for (const BreakdownRow& row : rows) by_name[row.name] = row;
+  return Text(by_name);
+}
+
 struct Model {
   BufferOptions options;
   uint64_t next_unit = 1, largest_group = 1;
@@ -151,7 +180,7 @@ struct Model {
   std::vector<ModelLease> leases;                               // likewise
   uint64_t next_lease = 1;
   uint64_t dropped_members = 0;
-  std::array<uint64_t, 3> groups_over{};  // reserved groups that were over, by what became of them
+  std::array<uint64_t, 3> groups_over{};                // reserved groups that were over, by what became of them
   std::map<std::string, std::vector<ModelPlan>> plans;  // by consumer, in the order of their steps
   ModelVersions versions;
   std::vector<ModelItem> items;                                                    // live, oldest first
@@ -163,7 +192,7 @@ struct Model {
   double carried = 0, inserted = 0, drawn_paced = 0;
   uint64_t outstanding = 0;
   bool starving = false;
-  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, drawn = 0;
+  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, zero_spread_refused = 0, drawn = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t now_ms = 0;
   std::map<uint64_t, std::vector<Frame>> columns_of;  // what trajectories are sent with, by tag
@@ -208,6 +237,30 @@ struct Model {
     return nullptr;
   }
   uint64_t MinSize() const { return options.closed ? 1 : options.min_size; }
+
+  ModelRows by_source, by_length, by_draws;  // inserted and removed
+  std::vector<std::string> sources{""};
+  std::optional<std::pair<SampleRequest, ModelPart>> last_sample;
+
+  // --- Breakdown ---
+  std::string SourceRow(const std::string& source) {
+    const auto at = std::find(sources.begin(), sources.end(), source);
+    if (at == sources.end()) return sources.push_back(source), SourceRow(source);
+    return at - sources.begin() < 63 ? source : "(other)";
+  }
+  std::string Breakdowns() {
+    ModelRows source_rows = by_source, length_rows = by_length;
+    for (const ModelItem& item : items) {
+      ModelItem unit =
+          *std::find_if(Rows().begin(), Rows().end(), [&](const ModelItem& each) { return each.unit == item.unit; });
+      unit.held = false;
+      for (BreakdownRow* row : {&source_rows[SourceRow(item.said.source)], &length_rows[NameOfLength(item.said.tokens)]}) {
+        ++row->live;
+        row->withheld += last_sample && !InWindow(unit, last_sample->first, last_sample->second);
+      }
+    }
+    return Text(source_rows) + Text(length_rows) + Text(by_draws);
+  }
 
   // --- What may be drawn ---
   bool OldEpoch(const ModelItem& item) const { return item.said.epoch < versions.CurrentEpoch(item.said.run); }
@@ -294,6 +347,12 @@ struct Model {
 
   // --- Retention, from its definition ---
   void Remove(uint64_t unit, RemoveReason reason) {
+    for (const ModelItem& item : items) {
+      if (item.unit != unit) continue;
+      for (BreakdownRow* row : {&by_source[SourceRow(item.said.source)], &by_length[NameOfLength(item.said.tokens)],
+                                &by_draws[NameOfDraws(item.draws)]})
+        ++row->removed[static_cast<size_t>(reason)];
+    }
     removed[static_cast<size_t>(reason)] += std::erase_if(items, [unit](const ModelItem& item) { return item.unit == unit; });
   }
   size_t fresh() const { return std::min<size_t>(Rows().size(), options.fresh_capacity()); }
@@ -437,6 +496,14 @@ struct Model {
   }
   std::map<uint64_t, std::pair<uint64_t, uint64_t>> spans;  // by unit: the number of its first trajectory, and how many
 
+  static bool ZeroSpreadIn(const std::vector<fake::Trajectory>& batch, const fake::Trajectory& one) {
+    return !one.group.empty() && std::all_of(batch.begin(), batch.end(), [&](const fake::Trajectory& other) {
+      return other.group != one.group || other.reward == one.reward;
+    });
+  }
+  bool IsRefused(const std::vector<fake::Trajectory>& group) const {
+    return options.zero_spread == ZeroSpread::kRefuse && ZeroSpreadIn(group, group[0]);
+  }
   void DropReserved(size_t at) {
     rejected += reserved[at].second.members.size();
     dropped_members += reserved[at].second.members.size();
@@ -446,6 +513,11 @@ struct Model {
     std::vector<fake::Trajectory> members = std::move(reserved[at].second.members);
     reserved.erase(reserved.begin() + static_cast<std::ptrdiff_t>(at));
     if (members.empty()) return 0;
+    if (IsRefused(members)) {
+      rejected += members.size();
+      zero_spread_refused += members.size();
+      return 0;
+    }
     std::sort(members.begin(), members.end(), [](auto& a, auto& b) { return a.index_in_group < b.index_in_group; });
     const bool filling = Available()<options.min_size, paced = options.replay_ratio> 0;
     if (paced && !filling) inserted += static_cast<double>(members.size());
@@ -581,6 +653,8 @@ struct Model {
     for (const Frame& column : columns_of.at(trajectory.tag)) item.columns[std::string(ColumnName(column.bytes()))] = column;
     item.zero_spread = !trajectory.group.empty();
     for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
+    ++by_source[SourceRow(trajectory.source)].inserted;
+    ++by_length[NameOfLength(trajectory.tokens)].inserted;
     items.push_back(item);
   }
 
@@ -610,14 +684,18 @@ struct Model {
         duplicate += count;
         result->first_item = at->second.first;
         result->count = at->second.second;
+        result->refused = static_cast<uint32_t>(count - result->count);
         result->duplicate = true;
         result->live = items.size();
         return "done";
       }
     }
     if (options.closed) return refuse("closed");
+    std::vector<fake::Trajectory> kept = batch;
+    if (!partial && options.zero_spread == ZeroSpread::kRefuse)
+      std::erase_if(kept, [&](const fake::Trajectory& each) { return ZeroSpreadIn(batch, each); });
     if (by_group()) {
-      for (const auto& list : Lists(batch))
+      for (const auto& list : Lists(kept))
         for (const auto& each : list)
           if (each.run != list[0].run || each.epoch != list[0].epoch)
             return refuse("invalid_argument");  // whatever else is wrong as well: all of that comes later
@@ -629,7 +707,12 @@ struct Model {
       std::set<std::string> completed;
       if (const std::string why = WhyPartialRefused(batch, &completed); !why.empty()) return refuse(why.c_str());
       double completing = 0;
-      for (const std::string& group : completed) completing += FindReserved(group)->size;
+      for (const std::string& group : completed) {
+        std::vector<fake::Trajectory> members = FindReserved(group)->members;
+        for (const auto& each : batch)
+          if (each.group == group) members.push_back(each);
+        if (!IsRefused(members)) completing += FindReserved(group)->size;
+      }
       if (completing > 0 && paced && options.pace_inserts && !filling &&
           balance() + completing * options.replay_ratio > options.tolerance)
         return "waits pacing";
@@ -644,26 +727,36 @@ struct Model {
         while (reserved[at].first != group) ++at;
         const uint64_t first = CommitReserved(at);
         if (result->first_item == 0) result->first_item = first;
+        if (first == 0)
+          result->refused +=
+              static_cast<uint32_t>(std::count_if(batch.begin(), batch.end(), [&](auto& each) { return each.group == group; }));
       }
       if (result->pending) result->first_item = 0;
+      result->count = static_cast<uint32_t>(count - result->refused);
     } else {
       if (options.max_insert > 0 && count > options.max_insert) return refuse("invalid_argument");
-      if ((by_group() ? Lists(batch).size() : count) > options.fresh_capacity()) return refuse("invalid_argument");
+      if ((by_group() ? Lists(kept).size() : kept.size()) > options.fresh_capacity()) return refuse("invalid_argument");
       uint64_t bytes = 0;
-      for (const auto& trajectory : batch) bytes += BytesOf(trajectory);
+      for (const auto& trajectory : kept) bytes += BytesOf(trajectory);
       for (const auto& [group, each] : reserved)
         for (const fake::Trajectory& member : each.members) bytes += BytesOf(member);
       if (options.capacity_bytes > 0 && bytes > options.capacity_bytes) return refuse("invalid_argument");
       for (const auto& trajectory : batch) {
         if (FindReserved(trajectory.group)) return refuse("failed_precondition");
-        if (IsKnown(trajectory.id)) return refuse("already_exists");
+        const bool stays = std::any_of(kept.begin(), kept.end(), [&](auto& each) { return each.id == trajectory.id; });
+        if (stays && IsKnown(trajectory.id)) return refuse("already_exists");
       }
-      const double after = balance() + static_cast<double>(count) * options.replay_ratio;
-      if (paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
-      if (paced && !filling) inserted += static_cast<double>(count);
-      result->first_item = next_number;
-      AddAll(batch, paced && !filling);
-      accepted += count;
+      const auto stored = static_cast<double>(kept.size());
+      const double after = balance() + stored * options.replay_ratio;
+      if (!kept.empty() && paced && options.pace_inserts && !filling && after > options.tolerance) return "waits pacing";
+      if (paced && !filling) inserted += stored;
+      result->first_item = kept.empty() ? 0 : next_number;
+      result->count = static_cast<uint32_t>(kept.size());
+      result->refused = static_cast<uint32_t>(count - kept.size());
+      if (!kept.empty()) AddAll(kept, paced && !filling);
+      accepted += kept.size();
+      rejected += result->refused;
+      zero_spread_refused += result->refused;
     }
     offered += count;
     if (writer != 0) {
@@ -998,6 +1091,9 @@ struct Model {
     for (uint64_t count : removed) text += " " + to_string(count);
     text += " balance " + to_string(balance()) + " pending " + to_string(Pending()) + " of " + to_string(reserved.size()) +
             " dropped " + to_string(dropped_members) + " held " + to_string(Held()) + " by " + to_string(leases.size());
+    text += " zero spread " +
+            to_string(std::count_if(items.begin(), items.end(), [](auto& item) { return item.zero_spread; })) + ", refused " +
+            to_string(zero_spread_refused);
     for (const ViewOptions& view : options.views)
       text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
     std::map<std::string, uint64_t> columns;
@@ -1019,6 +1115,7 @@ std::string Counts(const BufferStats& stats) {
   text += " balance " + to_string(stats.pacing_balance) + " pending " + to_string(stats.pending) + " of " +
           to_string(stats.reserved_groups) + " dropped " + to_string(stats.dropped_members) + " held " + to_string(stats.held) +
           " by " + to_string(stats.leases);
+  text += " zero spread " + to_string(stats.zero_spread) + ", refused " + to_string(stats.zero_spread_refused);
   for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
   for (const auto& [name, count] : stats.columns) text += " column " + name + " " + to_string(count);
   return text + " of " + to_string(stats.column_bytes);
@@ -1050,6 +1147,7 @@ class Simulation {
       Compare();
       if (failures.size() > 0) return i + 1;
       if (operations[i] % 1000 == 0) buffer_->CheckInvariants();
+      if (operations[i] % 8 == 0) CompareBreakdowns();
     }
     buffer_->CheckInvariants();
     const BufferStats stats = buffer_->Stats();
@@ -1064,6 +1162,11 @@ class Simulation {
   void Compare() {
     ASSERT_EQ(model_.Describe(), buffer_->Describe());
     ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats()));
+  }
+
+  void CompareBreakdowns() {
+    const BufferStats stats = buffer_->Stats();
+    ASSERT_EQ(model_.Breakdowns(), server::Text(stats.sources) + server::Text(stats.lengths) + server::Text(stats.draws));
   }
 
   static std::string Text(const BufferOptions& options) {
@@ -1081,6 +1184,7 @@ class Simulation {
     if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
     for (const ViewOptions& view : options.views)
       text += ", view " + view.name + " of " + view.filter + " by " + std::string(ToString(view.selector));
+    if (options.zero_spread == ZeroSpread::kRefuse) text += ", zero_spread refuse";
     if (options.replay_ratio > 0)
       text += ", ratio " + NumberText(options.replay_ratio) + " +- " + NumberText(options.tolerance) + " of " +
               to_string(options.max_draws_per_sample) + " and " + to_string(options.max_insert);
@@ -1133,6 +1237,7 @@ class Simulation {
       options.unit = Below(3) ? Unit::kTrajectory : Unit::kGroup;
       options.lease_ms = Below(2) ? 0 : 100 + Below(2'000);  // most selectors refuse it
       options.closed = Below(40) == 0;
+      if (Below(4) == 0) options.zero_spread = ZeroSpread::kRefuse;
       for (size_t view = 1; view <= std::size(kModelViews); ++view)
         if (Below(5) == 0)
           options.views.push_back({.name = "v" + to_string(view),
@@ -1185,8 +1290,8 @@ class Simulation {
       trajectory.priority = Below(2) ? 1 : static_cast<float>(Below(4)) / 2;
       trajectory.bytes = 16 + 8 * Below(40);
       trajectory.tag = ++tag_;
-      trajectory.source = Below(3) ? "" : Below(2) ? "here" : "there";
-      trajectory.tokens = static_cast<uint32_t>(8 + Below(8));
+      trajectory.source = Below(3) ? "" : Below(2) ? "here" : Below(4) ? "there" : "s" + to_string(Below(120));
+      trajectory.tokens = static_cast<uint32_t>(Below(4) ? 8 + Below(8) : 1 + Below(uint64_t{1} << Below(19)));
       if (Below(2)) {
         trajectory.group = "g" + to_string(Below(3));  // within the request; nothing here counts its members
         trajectory.group_size = 4;
@@ -1226,7 +1331,8 @@ class Simulation {
       log_.back() += " " + each.id + " (" + each.run + "." + to_string(each.epoch) + "." + to_string(each.version) +
                      (each.group.empty() ? "" : " " + each.group + "." + to_string(each.index_in_group)) + ")";
     const std::string verdict = model_.Insert(trajectories, writer, used, through, partial, &expected);
-    coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : ""));
+    coverage_->Add((partial ? "partial insert: " : "insert: ") + verdict + (expected.duplicate ? " again" : "") +
+                   (expected.refused > 0 ? " without some" : ""));
     std::vector<ColumnOf> columns;
     for (uint32_t i = 0; i < trajectories.size(); ++i)
       for (const Frame& column : model_.columns_of[trajectories[i].tag]) columns.push_back({i, column});
@@ -1237,6 +1343,7 @@ class Simulation {
     if (verdict != "done") return;
     ASSERT_EQ(expected.first_item, result.first_item);
     ASSERT_EQ(expected.count, result.count);
+    ASSERT_EQ(expected.refused, result.refused);
     ASSERT_EQ(expected.duplicate, result.duplicate);
     ASSERT_EQ(expected.live, result.live);
     ASSERT_EQ(expected.pending, result.pending);
@@ -1400,6 +1507,7 @@ class Simulation {
     if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits group_incomplete" ||
         expected == "waits pacing" || closed)
       model_.starving = was_starving;
+    if (expected != "invalid_argument") model_.last_sample = {request, model_.Whole(request)};
     return closed ? "closed" : expected;
   }
 
@@ -1722,6 +1830,8 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "sample: waits filter",
                            "insert: waits pacing",
                            "insert: done again",
+                           "insert: done without some",
+                           "insert: done again without some",
                            "insert: failed_precondition",
                            "removed: capacity",
                            "removed: bytes",

@@ -205,6 +205,35 @@ TEST(ReplyEncoder, ListsDistinctFramesOnceAndSlotsByReference) {
                               "reward = 0.25, revision = 7, "));
 }
 
+TEST(ReplyEncoder, AnInsertSaysWhatItRefusedAndOnlyThen) {
+  const auto encoded = [](const InsertResult& result) {
+    return Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.Insert(7, result, output); });
+  };
+  InsertResult result;
+  result.first_item = 11;
+  result.count = 4;
+  result.live = 9;
+  EXPECT_THAT(encoded(result), HasSubstr("insert = (firstItem = 11, count = 4, duplicate = false, level = memory, live = 9, "
+                                         "refused = 0"));
+  result.refused = 2;
+  EXPECT_THAT(encoded(result), HasSubstr("insert = (firstItem = 11, count = 4, duplicate = false, level = memory, live = 9, "
+                                         "refused = 2"));
+}
+
+TEST(ReplyEncoder, ABreakdownListsTheReasonsThatOccurred) {
+  ServerStats stats;
+  BufferStats& buffer = stats.buffers.emplace_back();
+  BreakdownRow& row = buffer.lengths.emplace_back();
+  row.name = "129-256";
+  row.live = 5;
+  row.inserted = 8;
+  row.withheld = 2;
+  row.removed[static_cast<size_t>(RemoveReason::kMaxDraws)] = 3;
+  EXPECT_THAT(Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.Stats(1, stats, output); }),
+              HasSubstr("lengths = [(name = \"129-256\", live = 5, inserted = 8, withheld = 2, removed = [(name = "
+                        "\"max_draws\", count = 3)])]"));
+}
+
 TEST(ReplyEncoder, FitsTheLargestReplies) {
   Encoded([](ReplyEncoder& encoder, OutputQueue& output) {
     std::vector<PolicyVersion> versions(kMaxVersionsListed / 8);
@@ -224,6 +253,13 @@ TEST(ReplyEncoder, FitsTheLargestReplies) {
     buffer.name = std::string(kMaxBufferNameBytes, 'b');
     buffer.staleness = buffer.reuse_gap = Histogram(kStepBounds);
     buffer.item_draws = Histogram(kDrawBounds);
+    BreakdownRow row;
+    row.name = std::string(kMaxIdBytes, 's');
+    row.removed.fill(1);
+    // The sources of all would not fit into a socketpair.
+    buffer.sources.assign(i == 0 ? 64 : 0, row);
+    buffer.lengths.assign(11, row);
+    buffer.draws.assign(11, row);
   }
   Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.Stats(1, stats, output); });
 }

@@ -55,5 +55,45 @@ TEST(Metrics, ADroppedBufferLeavesNoSeries) {
   EXPECT_THAT(RenderMetrics(stats), testing::Not(HasSubstr("rollouts")));
 }
 
+BreakdownRow Row(const std::string& name, uint64_t inserted, uint64_t deleted, uint64_t withheld) {
+  BreakdownRow row;
+  row.name = name;
+  row.inserted = inserted;
+  row.live = inserted - deleted;
+  row.withheld = withheld;
+  row.removed[static_cast<size_t>(RemoveReason::kDeleted)] = deleted;
+  return row;
+}
+
+TEST(Metrics, ShowsABufferBySourceByLengthAndByDraws) {
+  ServerStats stats = OneBuffer();
+  stats.buffers[0].sources = {Row("math", 9, 2, 1), Row("", 3, 0, 0)};
+  stats.buffers[0].lengths = {Row("1-128", 12, 2, 1)};
+  stats.buffers[0].draws = {Row("3-4", 0, 0, 0)};
+  stats.buffers[0].draws[0].removed[static_cast<size_t>(RemoveReason::kAge)] = 2;
+  const std::string text = RenderMetrics(stats);
+  for (const char* line : {"replay_buffer_items_by_source{buffer=\"rollouts\",source=\"math\"} 7\n",
+                           "replay_buffer_items_by_source{buffer=\"rollouts\",source=\"\"} 3\n",
+                           "replay_buffer_items_withheld_by_source{buffer=\"rollouts\",source=\"math\"} 1\n",
+                           "replay_items_inserted_by_source_total{buffer=\"rollouts\",source=\"math\"} 9\n",
+                           "replay_items_removed_by_source_total{buffer=\"rollouts\",source=\"math\"} 2\n",
+                           "replay_buffer_items_by_length{buffer=\"rollouts\",tokens=\"1-128\"} 10\n",
+                           "replay_buffer_items_withheld_by_length{buffer=\"rollouts\",tokens=\"1-128\"} 1\n",
+                           "replay_items_inserted_by_length_total{buffer=\"rollouts\",tokens=\"1-128\"} 12\n",
+                           "replay_items_removed_by_length_total{buffer=\"rollouts\",tokens=\"1-128\",reason=\"deleted\"} 2\n",
+                           "replay_items_removed_by_draws_total{buffer=\"rollouts\",draws=\"3-4\",reason=\"age\"} 2\n",
+                           "replay_items_removed_by_draws_total{buffer=\"rollouts\",draws=\"3-4\",reason=\"capacity\"} 0\n"})
+    EXPECT_THAT(text, HasSubstr(line));
+}
+
+TEST(Metrics, ASourceOfAnyBytesIsALabelOfItsOwn) {
+  ServerStats stats = OneBuffer();
+  stats.buffers[0].sources = {Row("a\xff", 1, 0, 0), Row("a%FF", 2, 0, 0), Row("\"\\\n", 3, 0, 0)};
+  const std::string text = RenderMetrics(stats);
+  EXPECT_THAT(text, HasSubstr("replay_buffer_items_by_source{buffer=\"rollouts\",source=\"a%FF\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("replay_buffer_items_by_source{buffer=\"rollouts\",source=\"a%25FF\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("replay_buffer_items_by_source{buffer=\"rollouts\",source=\"\\\"\\\\%0A\"} 3\n"));
+}
+
 }  // namespace
 }  // namespace replay::server

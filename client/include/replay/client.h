@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "replay/buffer_options.h"
+#include "replay/stats.h"
 #include "replay/trajectory.h"
 
 namespace replay {
@@ -112,6 +113,7 @@ struct Done {};  // The value of a call that has none.
 struct InsertReceipt {
   uint64_t first_item = 0;  // Insertion number of the first trajectory; the others follow.
   uint32_t count = 0;
+  uint32_t refused = 0;  // Not stored and not in count: of groups whose members have one reward, where zero_spread is "refuse".
   bool duplicate = false;  // An earlier attempt had arrived.
   std::string level{};     // "memory": survives nothing | "process": kill -9 | "disk": power loss
   uint64_t live = 0;       // Items in the buffer afterwards.
@@ -170,46 +172,6 @@ struct Cost {  // Busy time since the last report.
   uint64_t trained_tokens = 0;
   uint32_t workers = 0;   // 0: the reporter does not generate
   uint32_t trainers = 0;  // 0: the reporter does not train
-};
-
-using NamedCounts = std::vector<std::pair<std::string, uint64_t>>;
-
-struct Histogram {
-  std::vector<double> bounds;    // inclusive upper bounds
-  std::vector<uint64_t> counts;  // bounds.size() + 1, not cumulative
-  double sum = 0;
-};
-
-struct BufferStats {
-  std::string name;
-  BufferOptions options;  // in force
-  uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0, scored = 0, correct = 0;
-  uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;  // offered = accepted + duplicate + rejected + pending
-  NamedCounts removed;                                              // accepted = items + sum of removed
-  uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0;
-  Histogram staleness, reuse_gap, item_draws;
-  NamedCounts outcomes;
-  int64_t oldest_version = 0, newest_version = 0, consumer_step = 0;
-  double pacing_balance = 0;
-  uint64_t waiting_inserts = 0, waiting_samples = 0;
-  double generation_seconds = 0, training_seconds = 0;
-  uint64_t generated_trajectories = 0, trained_draws = 0;
-  uint32_t workers = 0, trainers = 0, producers = 0, consumers = 0;
-  NamedCounts views;                                  // live items of each, or groups where they are the unit
-  uint64_t groups = 0;                                // live, where they are the unit
-  uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
-  uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
-  uint64_t column_bytes = 0;                          // of the column frames, beside bytes
-  NamedCounts columns;                                // live items that have each
-};
-
-struct ServerStats {
-  std::string version;
-  uint64_t generation = 0;
-  double uptime_seconds = 0;
-  uint64_t connections = 0, accepted_connections = 0, memory_used_bytes = 0, memory_limit_bytes = 0;
-  NamedCounts requests, errors;
-  std::vector<BufferStats> buffers;
 };
 
 struct WaiterInfo {
@@ -420,6 +382,7 @@ class Writer {
 
   struct Progress {
     uint64_t accepted = 0, duplicate = 0, failed = 0, in_flight = 0;  // trajectories
+    uint64_t refused = 0;  // Not stored, of requests that succeeded: see InsertReceipt. In none of the others.
     uint64_t reconnects = 0, content_lost = 0;  // content_lost: acknowledged trajectories a restarted server no longer has
   };
   Progress progress() const;
