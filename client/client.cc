@@ -279,6 +279,12 @@ Result<Admission> Client::Admit(const std::string& buffer, const AdmissionReques
   return impl_->Invoke<Admission>(plan, EncodeAdmit(plan.head, buffer, request), DecodeAdmit);
 }
 
+Result<HistoryPage> Client::History(const std::string& buffer, const std::string& source, int64_t after, uint32_t limit) {
+  if (auto error = CheckName(buffer)) return *error;
+  const Impl::Plan plan = impl_->NewPlan(true);
+  return impl_->Invoke<HistoryPage>(plan, EncodeHistory(plan.head, buffer, source, after, limit), DecodeHistory);
+}
+
 Result<PolicyVersion> Client::PublishVersion(const PolicyVersion& version) {
   const Impl::Plan plan = impl_->NewPlan(false);
   return impl_->Invoke<PolicyVersion>(plan, EncodePublishVersion(plan.head, version), DecodeVersion);

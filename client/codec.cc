@@ -59,7 +59,7 @@ Frame EncodeDropBuffer(const RequestHead& head, std::string_view name) {
 
 Frame EncodeSample(const RequestHead& head, std::string_view buffer, const SampleOptions& options) {
   uint32_t words = TextWords(buffer) + TextWords(options.view) + TextWords(options.consumer) + 1 + NameWords(options.columns);
-  for (const SamplePart& part : options.parts) words += 4 + TextWords(part.view);
+  for (const SamplePart& part : options.parts) words += 5 + TextWords(part.view) + TextWords(part.buffer);
   return BuildRequest(head, words, [&](schema::Request::Builder request) {
     auto sample = request.initSample();
     sample.setBuffer(AsText(std::string(buffer)));
@@ -71,8 +71,8 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
     sample.setHasMaxStaleness(options.max_staleness.has_value());
     if (!options.view.empty()) sample.setView(AsText(options.view));
     if (!options.columns.empty()) FillIds(options.columns, sample.initColumns(static_cast<unsigned>(options.columns.size())));
-    if (!options.consumer.empty()) {
-      sample.setConsumer(AsText(options.consumer));
+    if (!options.consumer.empty()) sample.setConsumer(AsText(options.consumer));
+    if (!options.consumer.empty() || options.world_size != 1 || options.rank != 0) {
       sample.setRank(options.rank);
       sample.setWorldSize(options.world_size);
     }
@@ -85,6 +85,7 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
       parts[i].setMaxStaleness(part.max_staleness.value_or(0));
       parts[i].setHasMaxStaleness(part.max_staleness.has_value());
       parts[i].setOrNext(part.or_next);
+      if (!part.buffer.empty()) parts[i].setBuffer(AsText(part.buffer));
     }
   });
 }
@@ -120,6 +121,20 @@ Result<Frame> EncodeDelete(const RequestHead& head, std::string_view buffer, std
     auto remove = request.initDelete();
     remove.setBuffer(AsText(std::string(buffer)));
     FillIds(ids, remove.initIds(static_cast<unsigned>(ids.size())));
+  });
+}
+
+Result<Frame> EncodeHistory(const RequestHead& head, std::string_view buffer, std::string_view source, int64_t after,
+                            uint32_t limit) {
+  if (source.size() > kMaxIdBytes)
+    return Refuse("source has " + std::to_string(source.size()) + " bytes: at most " + std::to_string(kMaxIdBytes) +
+                  " are allowed");
+  return BuildRequest(head, TextWords(buffer) + TextWords(source), [&](schema::Request::Builder request) {
+    auto history = request.initHistory();
+    history.setBuffer(AsText(std::string(buffer)));
+    history.setSource(AsText(std::string(source)));
+    history.setAfterIndex(after);
+    history.setLimit(limit);
   });
 }
 

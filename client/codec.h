@@ -49,6 +49,8 @@ struct EncodedUpdate {
   std::vector<Frame> columns;  // the payload
 };
 Result<EncodedUpdate> EncodeUpdate(const RequestHead& head, std::string_view buffer, std::span<const ItemUpdate> updates);
+Result<Frame> EncodeHistory(const RequestHead& head, std::string_view buffer, std::string_view source, int64_t after,
+                            uint32_t limit);
 Result<Frame> EncodePublishVersion(const RequestHead& head, const PolicyVersion& version);
 Frame EncodeWaitVersion(const RequestHead& head, std::string_view run_id, uint64_t epoch, std::optional<int64_t> version);
 Frame EncodeReportCost(const RequestHead& head, std::string_view buffer, const Cost& cost);
@@ -99,6 +101,7 @@ Result<std::vector<UpdateResult>> DecodeUpdate(const ReceivedReply& reply);
 Result<uint32_t> DecodeAcknowledge(const ReceivedReply& reply);
 Result<ReservedGroup> DecodeReserveGroup(const ReceivedReply& reply);
 Result<Admission> DecodeAdmit(const ReceivedReply& reply);
+Result<HistoryPage> DecodeHistory(const ReceivedReply& reply);
 Result<PolicyVersion> DecodeVersion(const ReceivedReply& reply);
 Result<std::vector<PolicyVersion>> DecodeVersions(const ReceivedReply& reply);
 Result<ServerStats> DecodeStats(const ReceivedReply& reply);

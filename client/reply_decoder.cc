@@ -166,6 +166,7 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.sources = ReadBreakdowns(from.getSources());
   stats.lengths = ReadBreakdowns(from.getLengths());
   stats.draws = ReadBreakdowns(from.getDraws());
+  stats.prompts = from.getPrompts();
   return stats;
 }
 
@@ -322,6 +323,20 @@ Result<std::vector<UpdateResult>> DecodeUpdate(const ReceivedReply& received) {
       results[i] = {static_cast<UpdateResult::Outcome>(outcomes[i]), revisions[i]};
     }
     return results;
+  });
+}
+
+Result<HistoryPage> DecodeHistory(const ReceivedReply& received) {
+  return Decode<HistoryPage>(received, schema::Reply::HISTORY, [](schema::Reply::Reader reply) -> Result<HistoryPage> {
+    HistoryPage page;
+    page.more = reply.getHistory().getMore();
+    for (const auto& prompt : reply.getHistory().getPrompts())
+      page.prompts.push_back({.dataset_index = prompt.getDatasetIndex(),
+                              .rollouts = prompt.getRollouts(),
+                              .scored = prompt.getScored(),
+                              .correct = prompt.getCorrect(),
+                              .reward_sum = prompt.getRewardSum()});
+    return page;
   });
 }
 

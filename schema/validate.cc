@@ -156,14 +156,12 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->token_count = static_cast<uint32_t>(ids.size());
   CheckTokens(trajectory, facts->token_count, ids);
   CheckAdvantage(trajectory.getAdvantage(), facts->token_count);
-
   const auto segments = trajectory.getSegments();
   CheckRanges("segments", segments, facts->token_count);
   for (const auto& segment : segments) Require(segment.getRole() <= schema::Role::TOOL, "segments.role is not a known value");
   if (trajectory.getPromptLength() > facts->token_count) [[unlikely]]
     Fail("prompt_length is " + to_string(trajectory.getPromptLength()) + ": it must not exceed the " +
          to_string(facts->token_count) + " tokens");
-
   const auto versions = trajectory.getVersionSegments();
   CheckRanges("version_segments", versions, facts->token_count);
   facts->min_version = facts->max_version = versions.size() > 0 ? versions[0].getVersion() : 0;
@@ -191,6 +189,7 @@ void ReadFacts(std::span<const uint8_t> frame, TrajectoryFacts* facts) {
   facts->epoch = trajectory.getEpoch();
   facts->reward = trajectory.getReward();
   facts->priority = trajectory.getPriority();
+  facts->dataset_index = trajectory.getDatasetIndex();
   facts->source = Locate(frame, CheckedText("source", trajectory.getSource()));
   CheckSmallFields(trajectory, facts);
   facts->correct = static_cast<Outcome>(trajectory.getCorrect());
@@ -316,6 +315,7 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, LastRun* last_run, Trajector
   facts->index_in_group = index_in_group;
   facts->reward = reward;
   facts->priority = priority;
+  facts->dataset_index = ~root.Get<int64_t>(48);  // its default is -1
   facts->correct = static_cast<Outcome>(correct);
   facts->column_count = 0;
   facts->source = Locate(frame, source);

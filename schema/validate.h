@@ -37,6 +37,7 @@ struct TrajectoryFacts {
   uint32_t index_in_group = 0;
   float reward = 0;
   float priority = 1;
+  int64_t dataset_index = -1;  // negative: of no prompt
   Outcome correct = Outcome::kUnknown;
   uint16_t column_count = 0;  // names in column_names
   FrameText source;

@@ -25,6 +25,7 @@ Buffer::State::State(std::string buffer_name, const BufferOptions& buffer_option
   unit_cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
   unit_cohorts.SetEvictStaleness(options.evict_staleness.value_or(INT64_MAX));
   FillSelector();
+  SetPrompts();
   FillViews();
 }
 

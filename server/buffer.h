@@ -77,6 +77,7 @@ struct SamplePart {
   std::string view = {};                      // empty: the whole buffer, by its selector
   std::optional<int64_t> max_staleness = {};  // beside those of the request and the buffer: the smallest counts
   bool or_next = false;                       // what is lacking is drawn by the next part
+  std::string buffer = {};                    // for joined_sample.h; a Buffer does not look at it
   bool operator==(const SamplePart&) const = default;
 };
 
@@ -87,10 +88,12 @@ struct SampleRequest {
   // Draws of earlier replies that were never used. Taken back when this request is done, not when it waits or fails; at most
   // what was drawn and not given back before.
   uint32_t given_back = 0;
-  std::string view = {};                  // without parts: draw from this view; empty: from the whole buffer
-  std::vector<std::string> columns = {};  // names of the column frames to send along
-  std::vector<SamplePart> parts = {};     // All are drawn from the state when Sample began, or none is.
+  std::string view = {};                   // without parts: draw from this view; empty: from the whole buffer
+  std::vector<std::string> columns = {};   // names of the column frames to send along
+  std::vector<SamplePart> parts = {};      // All are drawn from the state when Sample began, or none is.
+  std::vector<uint32_t> part_places = {};  // what errors call each part; empty: its place in `parts`
   // With a consumer (plans.h): one draw for all ranks of (consumer, step), `count` slots for each, the same when asked again.
+  // Of a buffer with parts each rank gets slots of its own part; there they say who asks without a consumer too.
   std::string consumer = {};
   uint32_t rank = 0;
   uint32_t world_size = 0;
@@ -119,8 +122,9 @@ struct SampleResult {
   int64_t step = 0;                   // as given, or the newest of the buffer's runs
   uint64_t withheld = 0;              // live items that could not be drawn
   uint64_t payload_bytes = 0;
-  bool planned = false;  // drawn before, for its key: counted then
-  void Clear();          // keeps capacity: a session reuses it
+  bool planned = false;     // drawn before, for its key: counted then
+  uint32_t given_back = 0;  // what pacing took back of the request's
+  void Clear();             // keeps capacity: a session reuses it
 };
 
 // What is known later than the insert; the frame keeps what was inserted. Values have been checked.
@@ -174,6 +178,16 @@ struct AdmitResult {
   int64_t credits = 0;  // negative: there are too many already
   uint64_t live = 0;
   uint64_t reserved = 0;  // members of reserved groups, there or not
+};
+
+// What became of the rollouts of a prompt.
+struct PromptOutcomes {
+  int64_t dataset_index = 0;
+  uint64_t rollouts = 0;
+  uint64_t scored = 0;  // of rollouts: correctness known, as inserted or updated last
+  uint64_t correct = 0;
+  double reward_sum = 0;  // as inserted
+  bool operator==(const PromptOutcomes&) const = default;
 };
 
 struct StoredItem {
@@ -238,6 +252,7 @@ struct BufferStats {
   uint64_t dropped_members = 0;                           // of rejected: members of reserved groups that were dropped
   uint64_t held = 0, leases = 0, expired_leases = 0;      // held: live units under a lease
   std::vector<BreakdownRow> sources, lengths, draws;
+  uint64_t prompts = 0;  // remembered
   // Filled by ReplayService:
   uint64_t waiting_inserts = 0, waiting_samples = 0;  // among the inserts: who waits for admission
   std::array<uint64_t, static_cast<size_t>(WaitReason::kCount)> insert_waits{}, sample_waits{};  // waiting now, by reason
@@ -263,6 +278,10 @@ class Buffer {
   // draws again: what the trainer can use has yet to come. Whoever waits in Insert must then be asked again. kError: a count
   // that could never be met.
   Verdict Sample(const SampleRequest& request, SampleResult* result);
+  // "" or why the call can never be met.
+  std::string WhySampleRefused(const SampleRequest& request) const;
+  // Nobody gets what a Sample without a consumer has drawn: to pacing it is as if that had not been.
+  void CreditDraws(const SampleResult& result);
   // Why the call would wait now: kMinSize, "12 of 64 items present". kNone and empty if it would not.
   WaitReason WhatSampleWaitsFor(const SampleRequest& request) const;
   // How many of the request's trajectories are to be stored: all but those of groups with zero spread, if it refuses them.
@@ -283,6 +302,9 @@ class Buffer {
   // Of one request, before any of it is done: "" or why it cannot be. Columns of another length than their item, more tags or
   // names of columns than are allowed, an item that would be larger than the buffer.
   std::string WhyUpdateRefused(std::span<const ItemUpdate> updates) const;
+  // What is remembered (prompts.h) of the prompts of a source with an index above `after`, in order, at most `limit`; true if there
+  // are more.
+  bool History(const std::string& source, int64_t after, uint32_t limit, std::vector<PromptOutcomes>* page) const;
 
   // Ends the lease of what was drawn (leases.h): it leaves if it has had max_draws, else it may be drawn again; given back, also its
   // draws are taken back. `count`: trajectories whose lease ended. kError: notFound.

@@ -27,9 +27,10 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   if (!row.held) {
     if (update.priority) s.selector->OnPriority(unit);
     if (!update.tags.empty() && s.IsInSelector(unit))
-      for (const auto& view : s.views) view->OnTags(unit, s.FrameOfUnit(unit).bytes());
-    for (const auto& view : s.views) view->OnChange(unit);
+      for (const auto& view : s.ViewsOf(unit)) view->OnTags(unit, s.FrameOfUnit(unit).bytes());
+    for (const auto& view : s.ViewsOf(unit)) view->OnChange(unit);
   }
+  if (s.prompts) s.ReviewPrompts();
   if (row.positive && !s.ranks() && row.outcome() != Outcome::kCorrect) s.RemoveUnit(unit, RemoveReason::kCapacity);
   s.Retain();
   return UpdateOutcome::kDone;
@@ -47,6 +48,34 @@ void Buffer::State::Rescore(uint32_t slot, const ItemUpdate& update) {
   CountOutcome(&ceased, before);
   CountOutcome(&stored, outcome);
   CountOutcome(&became, outcome);
+  if (prompts) prompts->OnRescore(slot, before);
+}
+
+void Buffer::State::SetPrompts() {
+  const auto looks_at_prompts = [](const ViewOptions& view) {
+    Filter filter;
+    return Filter::Parse(view.filter, &filter).empty() && filter.LooksAtPrompts();
+  };
+  const bool linked = std::any_of(options.views.begin(), options.views.end(), looks_at_prompts);
+  if (options.prompt_history == 0) return prompts.reset();
+  if (!prompts) prompts = std::make_unique<Prompts>(options.prompt_history, linked, &items);
+  prompts->SetMost(options.prompt_history);
+  prompts->SetLinked(linked);
+}
+
+void Buffer::State::ReviewPrompts() {
+  prompts->VisitChanged([this](uint32_t slot) {
+    const uint32_t unit = UnitOf(slot);
+    if (by_group() && groups.first(unit) != slot) return;  // A group is of the prompt of its first member.
+    for (const auto& view : ViewsOf(unit)) view->OnPromptChange(unit);
+  });
+}
+
+bool Buffer::History(const std::string& source, int64_t after, uint32_t limit, std::vector<PromptOutcomes>* page) const {
+  const State& s = *state_;
+  page->clear();
+  const std::optional<uint16_t> number = s.sources.Find(source);
+  return s.prompts && number && s.prompts->List(*number, after, limit, page);
 }
 
 void Buffer::State::MarkTime() {
@@ -104,12 +133,18 @@ void Buffer::State::FillSelector() {
 
 void Buffer::State::FillViews() {
   views.clear();
-  for (const ViewOptions& view : options.views)
-    views.push_back(
-        std::make_unique<View>(view, View::Of{&units, &sources, &columns, &late_tags, by_group() ? &groups : nullptr}));
+  const View::Of of{&units, &sources, &columns, &late_tags, by_group() ? &groups : nullptr, prompts.get()};
+  ViewOptions part{.name = "", .filter = "", .selector = options.selector};
+  part.priority_exponent = options.priority_exponent;
+  part.staleness_decay = options.staleness_decay;
+  for (uint32_t rank = 0; rank < std::max(1u, options.parts); ++rank) {
+    part.name = "part " + std::to_string(rank);
+    if (in_parts()) views.push_back(std::make_unique<View>(part, of));
+    for (const ViewOptions& view : options.views) views.push_back(std::make_unique<View>(view, of));
+  }
   for (uint32_t unit = units.oldest(); unit != kNoSlot && !views.empty(); unit = units[unit].newer)
     if (IsInSelector(unit))
-      for (const auto& view : views) view->OnInsert(unit, FrameOfUnit(unit).bytes());
+      for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit).bytes());
 }
 
 std::string Buffer::Alter(BufferOptions options) {
@@ -122,10 +157,12 @@ std::string Buffer::Alter(BufferOptions options) {
   s.pacing.Alter(options);
   if (options.seed != before.seed) s.random = Random(options.seed);
   s.unit_cohorts.SetMaxStaleness(options.max_staleness.value_or(INT64_MAX));
-  if (options.selector != before.selector || options.priority_exponent != before.priority_exponent ||
-      options.staleness_decay != before.staleness_decay || (options.lease_ms > 0) != (before.lease_ms > 0))
-    s.FillSelector();
-  if (options.views != before.views) s.FillViews();
+  const bool other_selector = options.selector != before.selector || options.priority_exponent != before.priority_exponent ||
+                              options.staleness_decay != before.staleness_decay;
+  if (other_selector || options.parts != before.parts || (options.lease_ms > 0) != (before.lease_ms > 0)) s.FillSelector();
+  if (options.prompt_history != before.prompt_history || options.views != before.views) s.SetPrompts();
+  if (options.views != before.views || options.parts != before.parts || (s.in_parts() && other_selector)) s.FillViews();
+  if (s.prompts) s.ReviewPrompts();
   if (options.max_draws > 0 && (before.max_draws == 0 || options.max_draws < before.max_draws)) {
     std::vector<uint32_t> all;
     for (uint32_t unit = s.units.oldest(); unit != kNoSlot; unit = s.units[unit].newer) all.push_back(unit);

@@ -40,6 +40,8 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
   for (ColumnOf& each : own) columns.Put(slot, std::move(each.column));
+  if (prompts) [[unlikely]]
+    prompts->OnInsert(slot, item.source, facts.dataset_index);
   if (!by_group() && cohorts.OfCurrentEpoch(item.cohort)) Enter(slot);
   tokens += item.token_count;
   tokens_inserted += item.token_count;
@@ -52,12 +54,12 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std
 
 void Buffer::State::Enter(uint32_t unit) {
   selector->OnInsert(unit);
-  for (const auto& view : views) view->OnInsert(unit, FrameOfUnit(unit).bytes());
+  for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit).bytes());
 }
 
 void Buffer::State::Exit(uint32_t unit) {
   selector->OnRemove(unit);
-  for (const auto& view : views) view->OnRemove(unit);
+  for (const auto& view : ViewsOf(unit)) view->OnRemove(unit);
 }
 
 void Buffer::State::AddGroup(std::span<const uint32_t> members, const TrajectoryFacts& facts, bool zero_spread_group) {
@@ -145,11 +147,14 @@ void Buffer::State::AddAll(std::span<const TrajectoryFacts> facts, std::span<Fra
   if (options.max_age_ms > 0) MarkTime();
   if (facts.size() == 1 && !by_group()) {
     AddItem(facts[0], std::move(frames[0]), of_all, counted, facts[0].group != Key128{});
-    return;
+  } else if (by_group()) {
+    AddGroups(facts, frames, of_all, counted);
+  } else {
+    for (uint32_t i = 0; i < facts.size(); ++i)
+      if (!IsRefused(i)) AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i]);
   }
-  if (by_group()) return AddGroups(facts, frames, of_all, counted);
-  for (uint32_t i = 0; i < facts.size(); ++i)
-    if (!IsRefused(i)) AddItem(facts[i], std::move(frames[i]), ColumnsOf(of_all, i), counted, zero_spread[i]);
+  if (prompts) [[unlikely]]
+    ReviewPrompts();
 }
 
 // --- They leave ----------------------------------------------------------------------------------------------------------
@@ -179,6 +184,8 @@ void Buffer::State::RemoveItem(uint32_t slot, RemoveReason reason) {
     CountOutcome(&removed_outcomes, item.outcome());
     CountOutcome(&stored, item.outcome(), -1);
   }
+  if (prompts) [[unlikely]]
+    prompts->OnRemove(slot);
   cohorts.Remove(item.cohort, item.held);
   columns.Remove(slot);
   late_tags.Remove(slot);

@@ -72,7 +72,7 @@ std::string CheckSelector(SelectorKind selector, double priority_exponent, doubl
   return "";
 }
 
-std::string CheckViews(const std::vector<ViewOptions>& views) {
+std::string CheckViews(const std::vector<ViewOptions>& views, uint32_t prompt_history) {
   if (views.size() > kMaxViews)
     return "views has " + to_string(views.size()) + " entries: at most " + to_string(kMaxViews) + " are allowed";
   for (size_t i = 0; i < views.size(); ++i) {
@@ -85,6 +85,8 @@ std::string CheckViews(const std::vector<ViewOptions>& views) {
     if (std::string error = Filter::Parse(view.filter, &filter); !error.empty()) return at + ".filter " + error;
     if (std::string error = CheckSelector(view.selector, view.priority_exponent, view.staleness_decay); !error.empty())
       return at + "." + error;
+    if (filter.LooksAtPrompts() && prompt_history == 0)
+      return at + ".filter is \"" + view.filter + "\", but prompt_history is 0: success and attempts are of prompts remembered";
   }
   return "";
 }
@@ -101,6 +103,18 @@ std::string CheckLease(const BufferOptions& options) {
     if (!IsDistinct(options.views[i].selector))
       return "lease: views[" + to_string(i) + "].selector " + std::string(ToString(options.views[i].selector)) +
              " may draw an item twice in a batch; with leases it must be uniform_distinct, lifo or fifo";
+  return "";
+}
+
+std::string CheckParts(const BufferOptions& options) {
+  if (options.parts == 0 || options.parts > kMaxPartViews || options.parts > options.capacity_items)
+    return "parts is " + to_string(options.parts) + ": it must be 1 to " + to_string(kMaxPartViews) +
+           " and at most capacity_items, " + to_string(options.capacity_items);
+  if (options.parts == 1) return "";
+  const uint64_t views = options.parts * (1 + options.views.size());
+  if (views > kMaxPartViews)
+    return "parts is " + to_string(options.parts) + ": with " + to_string(options.views.size()) +
+           " views parts * (1 + views) is " + to_string(views) + ": at most " + to_string(kMaxPartViews) + " are allowed";
   return "";
 }
 
@@ -249,7 +263,7 @@ std::string CheckOptions(BufferOptions* options) {
   if (std::string error = CheckSelector(options->selector, options->priority_exponent, options->staleness_decay);
       !error.empty())
     return error;
-  if (std::string error = CheckViews(options->views); !error.empty()) return error;
+  if (std::string error = CheckViews(options->views, options->prompt_history); !error.empty()) return error;
   if (options->max_staleness && *options->max_staleness < 0)
     return "max_staleness is " + to_string(*options->max_staleness) + ": it must not be negative";
   if (options->max_age_ms > 0 && options->max_age_ms < 1'000)
@@ -262,9 +276,7 @@ std::string CheckOptions(BufferOptions* options) {
            " fresh items of capacity_items " + to_string(options->capacity_items) +
            (options->positive_capacity() ? " with delta " + options->delta.ToString() : "");
   if (std::string error = CheckLease(*options); !error.empty()) return error;
-  if (options->parts == 0 || options->parts > kMaxWorldSize || options->parts > options->capacity_items)
-    return "parts is " + to_string(options->parts) + ": it must be 1 to " + to_string(kMaxWorldSize) +
-           " and at most capacity_items, " + to_string(options->capacity_items);
+  if (std::string error = CheckParts(*options); !error.empty()) return error;
   if (options->prompt_history > kMaxPrompts)
     return "prompt_history is " + to_string(options->prompt_history) + ": at most " + to_string(kMaxPrompts) + " are allowed";
   return CheckPacing(options);

@@ -19,6 +19,7 @@
 #include "server/leases.h"
 #include "server/pacing.h"
 #include "server/plans.h"
+#include "server/prompts.h"
 #include "server/random.h"
 #include "server/ranking.h"
 #include "server/receipts.h"
@@ -73,8 +74,18 @@ struct Buffer::State {
   std::string ClosedMessage() const { return "buffer \"" + name + "\" is closed: nothing more is inserted"; }
   std::string WhyShort(const SampleRequest& request, const Shortage& shortage) const;
   StepWindow WindowOf(const SampleRequest& request) const;
-  // Null: there is none.
-  View* FindView(std::string_view view_name) const;
+  // Null: there is none. The empty name is that of the rank's part, where there are parts.
+  View* FindView(std::string_view view_name, uint32_t rank) const;
+  bool in_parts() const { return options.parts > 1; }
+  std::span<const std::unique_ptr<View>> ViewsOfRank(uint64_t rank) const {
+    return std::span(views).subspan(rank * (1 + options.views.size()), 1 + options.views.size());
+  }
+  // Those that a unit may belong to.
+  std::span<const std::unique_ptr<View>> ViewsOf(uint32_t unit) const {
+    if (!in_parts()) [[likely]]
+      return views;
+    return ViewsOfRank(units[unit].number % options.parts);
+  }
   const Frame& FrameOf(uint32_t slot) const { return store.Find(items[slot].place); }
   bool by_group() const { return options.unit == Unit::kGroup; }
   bool IsInSelector(uint32_t unit) const { return !units[unit].held && unit_cohorts.OfCurrentEpoch(units[unit].cohort); }
@@ -123,6 +134,9 @@ struct Buffer::State {
   void Rescore(uint32_t slot, const ItemUpdate& update);
   // What stands beside the frame: advantage, tags, columns.
   void WriteLate(uint32_t slot, const ItemUpdate& update);
+  // Has the views look again at the items whose prompts have changed.
+  void ReviewPrompts();
+  void SetPrompts();  // as the options say
   void FillViews();
   void DrawParts();
   void MarkTime();
@@ -170,6 +184,8 @@ struct Buffer::State {
   Columns columns;
   LateTags late_tags;
   Breakdown breakdown;
+  std::unique_ptr<Prompts> prompts;  // null: none are remembered
+  // As declared. In a buffer with parts for each rank one of all items of its part, by the buffer's selector, then as declared.
   std::vector<std::unique_ptr<View>> views;
   Plans plans;
   Pacing pacing;

@@ -36,9 +36,17 @@ BufferStats Buffer::Stats() const {
   stats.held = s.held;
   stats.leases = s.leases.size();
   stats.expired_leases = s.expired_leases;
-  for (const auto& view : s.views) {
-    stats.index_bytes += view->memory_bytes();
-    stats.views.emplace_back(view->options().name, view->members());
+  for (const auto& view : s.views) stats.index_bytes += view->memory_bytes();
+  for (uint32_t rank = 0; s.in_parts() && rank < s.options.parts; ++rank)
+    stats.views.emplace_back(s.ViewsOfRank(rank)[0]->options().name, s.ViewsOfRank(rank)[0]->members());
+  for (const ViewOptions& view : s.options.views) {
+    stats.views.emplace_back(view.name, 0);
+    for (uint32_t rank = 0; rank < std::max(1u, s.options.parts); ++rank)
+      stats.views.back().second += s.FindView(view.name, rank)->members();
+  }
+  if (s.prompts) {
+    stats.index_bytes += s.prompts->memory_bytes();
+    stats.prompts = s.prompts->size();
   }
   stats.column_bytes = s.columns.bytes();
   stats.columns = s.columns.CountsByName();
@@ -108,6 +116,10 @@ void Buffer::CheckInvariants() const {
   s.unit_cohorts.CheckInvariants(s.units.live(), s.held);
   s.selector->CheckInvariants(s.unit_cohorts, s.unit_cohorts.of_current_epoch());
   for (const auto& view : s.views) view->CheckInvariants(s.unit_cohorts);
+  if (s.prompts) s.prompts->CheckInvariants();
+  uint64_t in_parts = 0;
+  for (uint32_t rank = 0; s.in_parts() && rank < s.options.parts; ++rank) in_parts += s.ViewsOfRank(rank)[0]->members();
+  CHECK(in_parts == (s.in_parts() ? s.unit_cohorts.of_current_epoch() : 0)) << in_parts << " units in parts";
   CHECK(s.ranking.size() == (s.ranks() ? s.units.positive() : 0) && s.ranking.IsInOrder()) << s.ranking.size() << " ranked";
   CHECK(s.offered == s.accepted + s.duplicate + s.rejected + s.reservations.pending())
       << s.offered << " offered, " << s.accepted << " + " << s.duplicate << " + " << s.rejected << " + "

@@ -66,6 +66,7 @@ void DecodeSample(schema::Sample::Reader from, Request* request) {
     Assign(&to.view, part.getView(), "parts.view", kMaxBufferNameBytes);
     if (part.getHasMaxStaleness()) to.max_staleness = part.getMaxStaleness();
     to.or_next = part.getOrNext();
+    Assign(&to.buffer, part.getBuffer(), "parts.buffer", kMaxBufferNameBytes);
     sum += to.count;
   }
   if (sample.count == 0) sample.count = static_cast<uint32_t>(std::min<uint64_t>(sum, UINT32_MAX));

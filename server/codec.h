@@ -142,6 +142,7 @@ class ReplyEncoder {
   void Admit(uint64_t id, const AdmitResult& result, OutputQueue& output);
   void Acknowledge(uint64_t id, uint32_t count, OutputQueue& output);
   void Update(uint64_t id, std::span<const UpdateOutcome> outcomes, std::span<const uint32_t> revisions, OutputQueue& output);
+  void History(uint64_t id, std::span<const PromptOutcomes> prompts, bool more, OutputQueue& output);
   void Version(uint64_t id, const PolicyVersion& version, OutputQueue& output);
   void Versions(uint64_t id, std::span<const PolicyVersion> versions, OutputQueue& output);
   void Stats(uint64_t id, const ServerStats& stats, OutputQueue& output);

@@ -76,7 +76,7 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   options.zero_spread = *zero_spread;
   options.closed = json.Flag("closed", false);
   options.lease_ms = static_cast<uint64_t>(json.DurationMs("lease", 0));
-  options.parts = static_cast<uint32_t>(json.Integer("parts", 1, 1, kMaxWorldSize));
+  options.parts = static_cast<uint32_t>(json.Integer("parts", 1, 1, kMaxPartViews));
   options.prompt_history = static_cast<uint32_t>(json.Integer("prompt_history", 0, 0, kMaxPrompts));
   json.RefuseUnknown();
   if (std::string error = CheckOptions(&options); !error.empty())

@@ -22,13 +22,15 @@ constexpr std::array<std::pair<std::string_view, Operator>, 6> kOperators = {{{"
                                                                               {"=", Operator::kEqual},
                                                                               {"<", Operator::kLess},
                                                                               {">", Operator::kMore}}};
-constexpr std::array<std::pair<std::string_view, Field>, 7> kFields = {{{"correct", Field::kCorrect},
+constexpr std::array<std::pair<std::string_view, Field>, 9> kFields = {{{"correct", Field::kCorrect},
                                                                         {"reward", Field::kReward},
                                                                         {"priority", Field::kPriority},
                                                                         {"draws", Field::kDraws},
                                                                         {"tokens", Field::kTokens},
                                                                         {"source", Field::kSource},
-                                                                        {"zero_spread", Field::kZeroSpread}}};
+                                                                        {"zero_spread", Field::kZeroSpread},
+                                                                        {"success", Field::kSuccess},
+                                                                        {"attempts", Field::kAttempts}}};
 constexpr std::string_view kTagPrefix = "tag.";
 constexpr std::string_view kColumnPrefix = "column.";
 
@@ -87,8 +89,8 @@ std::string ParseTerm(std::string_view text, FilterTerm* term) {
     if (std::string error = ValidateColumnName(term->name); !error.empty()) return quoted + ": " + error;
   } else {
     return quoted +
-           " does not begin with a field: one of correct, reward, priority, draws, tokens, source, zero_spread, tag.NAME, "
-           "column.NAME";
+           " does not begin with a field: one of correct, reward, priority, draws, tokens, source, zero_spread, success, "
+           "attempts, tag.NAME, column.NAME";
   }
   if (term->text.empty()) return quoted + " has no value";
   term->is_number = ReadNumber(term->text, &term->number);
@@ -162,6 +164,11 @@ bool Filter::Holds(const FilterValues& values) const {
         return (values.source == term.text) == (term.op == Operator::kEqual);
       case Field::kZeroSpread:
         return Compares(values.zero_spread ? 1 : 0, term.op, term.number);
+      case Field::kSuccess:
+        return values.attempts > 0 &&
+               Compares(static_cast<double>(values.successes) / static_cast<double>(values.attempts), term.op, term.number);
+      case Field::kAttempts:
+        return Compares(static_cast<double>(values.attempts), term.op, term.number);
       case Field::kTag:
       case Field::kColumn:
         return true;

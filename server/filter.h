@@ -10,6 +10,9 @@
 //   draws        number, so far                                      Sample
 //   tokens       number                                              -
 //   source       text up to the next comma                           -
+//   success      number, correct / scored of its prompt; false    Insert and Update of the same prompt
+//                while nothing of it is scored
+//   attempts     number, scored rollouts of its prompt           likewise
 //   zero_spread  yes: all members of its group have one reward, as   -
 //                inserted; no: they do not, or it has no group
 //   tag.NAME     number, yes | no, or text; false without the tag    Update
@@ -30,7 +33,19 @@
 namespace replay::server {
 
 struct FilterTerm {
-  enum class Field : uint8_t { kCorrect, kReward, kPriority, kDraws, kTokens, kSource, kZeroSpread, kTag, kColumn };
+  enum class Field : uint8_t {
+    kCorrect,
+    kReward,
+    kPriority,
+    kDraws,
+    kTokens,
+    kSource,
+    kZeroSpread,
+    kSuccess,
+    kAttempts,
+    kTag,
+    kColumn
+  };
   enum class Operator : uint8_t { kEqual, kNotEqual, kLess, kAtMost, kMore, kAtLeast };
   Field field = Field::kCorrect;
   Operator op = Operator::kEqual;
@@ -49,6 +64,7 @@ struct FilterValues {
   uint32_t draws = 0;
   uint32_t tokens = 0;
   std::string_view source;
+  uint64_t attempts = 0, successes = 0;  // of its prompt: scored, and of these correct
 };
 
 class Filter {
@@ -63,6 +79,7 @@ class Filter {
   // Whether all terms about columns hold; `has` tells by its name whether there is one.
   bool HoldsForColumns(const std::function<bool(std::string_view)>& has) const;
   bool LooksAt(FilterTerm::Field field) const;
+  bool LooksAtPrompts() const { return LooksAt(FilterTerm::Field::kSuccess) || LooksAt(FilterTerm::Field::kAttempts); }
 
  private:
   std::vector<FilterTerm> terms_;

@@ -42,10 +42,11 @@ bool Pacing::OnInsert(uint64_t count, uint64_t available) {
   return true;
 }
 
-void Pacing::OnDraw(uint64_t count, uint64_t given_back) {
+uint64_t Pacing::OnDraw(uint64_t count, uint64_t given_back) {
   given_back = std::min(given_back, outstanding_);
   outstanding_ += count - given_back;
   drawn_ += static_cast<int64_t>(count) - static_cast<int64_t>(given_back);
+  return given_back;
 }
 
 void Pacing::OnDeleteOfUndrawn() { --inserted_; }

@@ -40,8 +40,8 @@ class Pacing {
 
   // Returns true if these count, false if they were part of the baseline. `available` is from before the insert.
   bool OnInsert(uint64_t count, uint64_t available);
-  void OnDraw(uint64_t count, uint64_t given_back);
-  void OnDeleteOfUndrawn();  // of an item whose insert counted
+  uint64_t OnDraw(uint64_t count, uint64_t given_back);  // how much of `given_back` was taken back
+  void OnDeleteOfUndrawn();                              // of an item whose insert counted
 
   double balance() const;  // 0 without pacing
   // "balance 41 + 8 inserts * replay_ratio 2 would exceed tolerance 50: 7 more draws are needed". Empty if they need not wait.

@@ -43,7 +43,7 @@ Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
   return Verdict::Done();
 }
 
-const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batch) {
+const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batch, bool in_parts) {
   auto consumer =
       std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
   if (consumer == consumers_.end()) {
@@ -52,7 +52,7 @@ const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batc
   }
   std::deque<Plan>& plans = consumer->plans;
   const auto place = std::find_if(plans.begin(), plans.end(), [&](const Plan& each) { return each.step > *request.step; });
-  Plan plan{.step = *request.step, .arguments = request, .batch = std::move(batch)};
+  Plan plan{.step = *request.step, .arguments = request, .batch = std::move(batch), .in_parts = in_parts};
   // Not the oldest of five: Find would have refused it.
   const bool drops = plans.size() == kKeptPlans;
   const auto kept = plans.insert(place, std::move(plan));
@@ -67,7 +67,9 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
   const uint32_t world_size = plan.arguments.world_size;
   result->step = batch.step;
   result->withheld = batch.withheld;
-  result->part_counts.assign(batch.part_counts.size(), 0);
+  // In a buffer with parts those of the request stand there once for each rank.
+  const size_t parts = batch.part_counts.size() / (plan.in_parts ? world_size : 1);
+  result->part_counts.assign(parts, 0);
   std::vector<uint32_t> frame_of(batch.frames.size(), UINT32_MAX);
   size_t part = 0;
   uint64_t part_end = batch.part_counts.empty() ? 0 : batch.part_counts[0];
@@ -77,7 +79,7 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
   bool is_dealt = false;
   for (size_t i = 0; i < batch.draws.size(); ++i) {
     if (i == unit_end) {
-      is_dealt = next_unit % world_size == rank;
+      is_dealt = plan.in_parts ? next_unit / plan.arguments.count == rank : next_unit % world_size == rank;
       if (is_dealt && !sizes.empty()) result->unit_sizes.push_back(sizes[next_unit]);
       unit_end += sizes.empty() ? 1 : sizes[next_unit];
       ++next_unit;
@@ -93,7 +95,7 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
     draw.frame = frame;
     if (batch.part_counts.empty()) continue;
     while (i >= part_end) part_end += batch.part_counts[++part];
-    ++result->part_counts[part];
+    ++result->part_counts[part % parts];
   }
   for (const ColumnOf& each : batch.columns) {
     if (frame_of[each.frame] == UINT32_MAX) continue;

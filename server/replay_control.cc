@@ -259,6 +259,21 @@ Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayServic
                                                            std::to_string(kMaxReplyPayloadBytes) + "; ask for fewer");
 }
 
+Awaitable<void> HistoryAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
+  if (!host.buffer) {
+    result.verdict = Dropped(host.name);
+  } else if (host.buffer->options().prompt_history == 0) {
+    result.verdict = Verdict::Failed(ErrorCode::kFailedPrecondition,
+                                     "prompt_history of buffer \"" + host.name + "\" is 0: it remembers no prompts");
+  } else if (request.limit == 0) {
+    result.verdict = Verdict::Failed(ErrorCode::kInvalidArgument, "limit is 0: it must be at least 1");
+  } else {
+    const uint32_t limit = std::min(request.limit, kMaxPromptsListed);
+    result.more = host.buffer->History(request.source, request.after_index, limit, &result.prompts);
+  }
+  co_return;
+}
+
 Awaitable<void> CostAtHome(BufferHost& host, const CostReport& cost) {
   if (host.buffer) host.buffer->AddCost(cost);
   co_return;
@@ -309,6 +324,12 @@ Awaitable<void> ReplayService::Delete(IoThread& thread, std::shared_ptr<BufferHo
 Awaitable<void> ReplayService::Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
                                       GetResult& result) {
   Awaitable<void> work = UpdateAtHome(*host, request, result);
+  co_await RunOn(host->home, thread, std::move(work));
+}
+
+Awaitable<void> ReplayService::History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
+                                       GetResult& result) {
+  Awaitable<void> work = HistoryAtHome(*host, request, result);
   co_await RunOn(host->home, thread, std::move(work));
 }
 

@@ -210,6 +210,7 @@ Awaitable<void> ReplayService::Insert(IoThread& thread, std::shared_ptr<BufferHo
 }
 
 Awaitable<void> ReplayService::Sample(IoThread& thread, std::shared_ptr<BufferHost> host, SampleCall& call, Caller caller) {
+  if (JoinsBuffers(call.request)) co_return co_await SampleJoined(thread, host->name, call, caller);
   Awaitable<void> work = SampleAtHome(*host, call, caller);
   co_await RunOn(host->home, thread, std::move(work));
 }

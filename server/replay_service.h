@@ -25,6 +25,7 @@
 #include "server/codec.h"
 #include "server/config.h"
 #include "server/io_thread.h"
+#include "server/joined_sample.h"
 
 namespace replay::server {
 
@@ -144,11 +145,13 @@ class ReplayService {
     uint32_t deleted = 0;
     std::vector<UpdateOutcome> outcomes;
     std::vector<uint32_t> revisions;
+    std::vector<PromptOutcomes> prompts;
   };
-  // `request` stays valid until the call returns. Get, Delete and Update.
+  // `request` stays valid until the call returns. Get, Delete, Update and History.
   Awaitable<void> Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
+  Awaitable<void> History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
   Awaitable<void> Reserve(IoThread& thread, std::shared_ptr<BufferHost> host, ReserveCall& call, Caller caller);
@@ -196,6 +199,9 @@ class ReplayService {
   template <typename WaiterType, typename Call>
   Awaitable<void> AdmissionAtHome(BufferHost& host, Call& call, Caller caller);
   Awaitable<Verdict> AcknowledgeAtHome(BufferHost& host, const AcknowledgeRequest& request, uint32_t& count);
+  // `buffer` is that of the parts that name none.
+  Awaitable<void> SampleJoined(IoThread& thread, const std::string& buffer, SampleCall& call, Caller caller);
+  Awaitable<void> CreditShare(IoThread& thread, BufferHost& host, const Share& share);
   Awaitable<void> Wait(IoThread& home, std::list<Waiter*>& queue, Waiter& waiter);
   void Pump(BufferHost& host);
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);

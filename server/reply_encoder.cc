@@ -99,7 +99,8 @@ void FillOutcomes(const BufferStats& from, schema::BufferStats::Builder to) {
 // Three histograms (~32 words each), named counts, options, fixed fields; for each view its options and its name and count; columns.
 uint32_t BufferStatsWords(const BufferStats& stats) {
   uint32_t words = 640 + BreakdownWords(stats);
-  for (const ViewOptions& view : stats.options.views) words += 12 + 2 * TextWords(view.name) + TextWords(view.filter);
+  for (const ViewOptions& view : stats.options.views) words += 9 + TextWords(view.name) + TextWords(view.filter);
+  for (const auto& [name, members] : stats.views) words += 3 + TextWords(name);
   for (const auto& [name, count] : stats.columns) words += 2 + TextWords(name);
   return words;
 }
@@ -158,6 +159,7 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   auto columns = to.initColumns(static_cast<uint32_t>(from.columns.size()));
   for (uint32_t i = 0; i < columns.size(); ++i) FillNamedCount(columns, i, from.columns[i].first, from.columns[i].second);
   FillBreakdowns(from, to);
+  to.setPrompts(from.prompts);
 }
 
 // Only what has happened is listed.

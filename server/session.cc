@@ -213,12 +213,15 @@ Session::Rest Session::Handle(const uint8_t* control) {
     case Verb::kInsert:
       return StartInsert();
     case Verb::kSample:
-      FindHost(/*produces=*/false);
+      for (const SamplePart& part : request_.sample.parts)
+        if (!part.buffer.empty()) FindHost(part.buffer, /*produces=*/false);
+      FindHost(request_.buffer, /*produces=*/false);
       if (!host_) return Rest::kOther;
       sample_.request = request_.sample;
       sample_.request.holder = number_;
       sample_.result.Clear();
-      if (&host_->home != &thread_ || !service_.SampleNow(*host_, sample_)) return Rest::kSample;
+      if (JoinsBuffers(sample_.request) || &host_->home != &thread_ || !service_.SampleNow(*host_, sample_))
+        return Rest::kSample;
       ReplyToSample();
       return Rest::kNothing;
     case Verb::kPing:
@@ -314,11 +317,11 @@ Awaitable<void> Session::PrepareToWait() {
   input_.GiveBack();
 }
 
-void Session::FindHost(bool produces) {
-  const auto names_it = [this](const Use& use) { return use.host->name == request_.buffer; };
+void Session::FindHost(const std::string& name, bool produces) {
+  const auto names_it = [&name](const Use& use) { return use.host->name == name; };
   if (directory_ != thread_.directory || last_use_ >= uses_.size() || !names_it(uses_[last_use_])) {
     directory_ = thread_.directory;
-    host_ = service_.Find(thread_, request_.buffer);
+    host_ = service_.Find(thread_, name);
     const auto at = std::find_if(uses_.begin(), uses_.end(), [this](const Use& use) { return use.host == host_; });
     last_use_ = host_ ? static_cast<size_t>(at - uses_.begin()) : SIZE_MAX;
     if (!host_) return;

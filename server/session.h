@@ -103,8 +103,8 @@ class Session {
   Awaitable<void> FinishOther();
   Awaitable<void> FinishWithBuffer(std::shared_ptr<BufferHost> host);
 
-  // host_ becomes the buffer that the request names, or null; it is counted once as producer or consumer of it.
-  void FindHost(bool produces);
+  // host_ becomes the buffer of this name, or null; the session is counted once as producer or consumer of it.
+  void FindHost(const std::string& name, bool produces);
   void Reply(const Verdict& verdict);
   void Fail(ErrorCode code, WaitReason reason, std::string_view message);
   Caller AsCaller();

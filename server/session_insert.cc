@@ -62,7 +62,7 @@ Session::Rest Session::StartInsert() {
     Fail(ErrorCode::kInvalidArgument, WaitReason::kNone, WhyFrameSizesDoNotFit());
     return Rest::kReadPayload;
   }
-  FindHost(/*produces=*/true);
+  FindHost(request_.buffer, /*produces=*/true);
   if (!host_) {
     Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
     return Rest::kReadPayload;

@@ -92,8 +92,6 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       if (!verdict.done()) co_return Reply(verdict);
       co_return thread_.encoder.Acknowledge(request_.id, count, output_);
     }
-    case Verb::kHistory:
-      co_return Fail(ErrorCode::kInternal, WaitReason::kNone, "not there yet");
     default:
       break;
   }
@@ -102,6 +100,8 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     co_await service_.Get(thread_, host, request_, result);
   } else if (request_.verb == Verb::kUpdate) {
     co_await service_.Update(thread_, host, request_, result);
+  } else if (request_.verb == Verb::kHistory) {
+    co_await service_.History(thread_, host, request_, result);
   } else {
     co_await service_.Delete(thread_, host, request_, result);
   }
@@ -111,6 +111,8 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
   } else if (request_.verb == Verb::kUpdate) {
     thread_.encoder.Update(request_.id, result.outcomes, result.revisions, output_);
+  } else if (request_.verb == Verb::kHistory) {
+    thread_.encoder.History(request_.id, result.prompts, result.more, output_);
   } else {
     thread_.encoder.Delete(request_.id, result.deleted, output_);
   }

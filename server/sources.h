@@ -4,6 +4,7 @@
 // forgets one. Find is O(1) for the source of the call before, else a hash.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,6 +22,11 @@ class Sources {
     if (source == names_[last_]) [[likely]]
       return last_;
     return Look(source);
+  }
+  // Of one that has a number.
+  std::optional<uint16_t> Find(const std::string& source) const {
+    const auto found = numbers_.find(source);
+    return found == numbers_.end() ? std::nullopt : std::optional(found->second);
   }
   const std::string& name(uint16_t number) const { return names_[number]; }
   uint16_t size() const { return static_cast<uint16_t>(names_.size()); }

@@ -12,8 +12,10 @@ View::View(const ViewOptions& options, const Of& of)
                               .staleness_decay = options.staleness_decay,
                               .of_view = true},
                              of.items)) {
-  const std::string error = Filter::Parse(options.filter, &filter_);
+  const std::string error = options.filter.empty() ? "" : Filter::Parse(options.filter, &filter_);
   CHECK(error.empty()) << "view " << options.name << ": " << error;
+  looks_at_prompts_ = filter_.LooksAtPrompts();
+  CHECK(of.prompts != nullptr || !looks_at_prompts_) << "view " << options.name << " looks at prompts that are not remembered";
 }
 
 bool View::Holds(uint32_t slot) const {
@@ -21,13 +23,17 @@ bool View::Holds(uint32_t slot) const {
       !filter_.HoldsForColumns([&](std::string_view name) { return HasColumn(slot, name); }))
     return false;
   const Item& item = (*of_.items)[slot];
+  const PromptOutcomes prompt =
+      looks_at_prompts_ ? of_.prompts->Of(of_.groups ? of_.groups->first(slot) : slot) : PromptOutcomes{};
   return filter_.Holds({.outcome = item.outcome(),
                         .zero_spread = item.zero_spread != 0,
                         .reward = item.reward,
                         .priority = of_.items->priority(slot),
                         .draws = item.draws,
                         .tokens = item.token_count,
-                        .source = of_.sources->name(item.source)});
+                        .source = of_.sources->name(item.source),
+                        .attempts = prompt.scored,
+                        .successes = prompt.correct});
 }
 
 bool View::HasColumn(uint32_t slot, std::string_view name) const {

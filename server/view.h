@@ -3,7 +3,8 @@
 // never scans: membership is decided when an item arrives and when something changes that the filter looks at.
 //
 // Costs, for each view: an evaluation of the filter (some 20 ns a term, a tag some 200 ns) at each insert and Update, and at each
-// draw if it looks at draws; its selector's OnInsert and OnRemove; 1 byte an item of the buffer and the selector's memory.
+// draw if it looks at draws; of all live items of a prompt at each change of its history if it looks at that (prompts.h); its
+// selector's OnInsert and OnRemove; 1 byte an item of the buffer and the selector's memory.
 // CountInWindow: O(cohorts). Belongs to its buffer's thread.
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "server/groups.h"
 #include "server/item_table.h"
 #include "server/late_tags.h"
+#include "server/prompts.h"
 #include "server/selectors.h"
 #include "server/sources.h"
 
@@ -30,10 +32,11 @@ class View {
     const Sources* sources;
     const Columns* columns;
     const LateTags* late_tags;
-    const Groups*
-        groups;  // where groups are the unit: a group has the columns that all members have, and the tags of its first
+    // Where groups are the unit: a group has the columns that all members have, and the tags and the prompt of its first.
+    const Groups* groups;
+    const Prompts* prompts;  // Null: none are remembered, and the filter does not look at them.
   };
-  // `options` has passed CheckOptions. Existing items are not in it yet.
+  // `options` has passed CheckOptions, or has an empty filter, which always holds. Existing items are not in it yet.
   View(const ViewOptions& options, const Of& of);
 
   const ViewOptions& options() const { return options_; }
@@ -44,6 +47,10 @@ class View {
   void OnTags(uint32_t slot, std::span<const uint8_t> frame);
   // Something changed that Update or a draw changes.
   void OnChange(uint32_t slot);
+  // Its prompt changed.
+  void OnPromptChange(uint32_t slot) {
+    if (looks_at_prompts_) OnChange(slot);
+  }
   void OnDrawn(std::span<const uint32_t> slots);  // distinct
   uint64_t members() const { return members_; }
   uint64_t CountInWindow(const Cohorts& cohorts, const StepWindow& window) const;
@@ -63,6 +70,7 @@ class View {
   const ViewOptions options_;
   Filter filter_;
   const Of of_;
+  bool looks_at_prompts_;
   std::unique_ptr<Selector> selector_;
   SegmentedArray<uint8_t, 4096, 1u << 20> states_;  // by slot
   uint32_t states_size_ = 0;

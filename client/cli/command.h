@@ -141,7 +141,8 @@ bool ParseDuration(const std::string& text, milliseconds* duration);
 bool ParseBytes(const std::string& text, uint64_t* bytes);
 CLI::Option* AddDuration(CLI::App* app, const std::string& name, milliseconds* duration, const std::string& description);
 CLI::Option* AddBytes(CLI::App* app, const std::string& name, std::optional<uint64_t>* bytes, const std::string& description);
-// "positives: correct = yes | uniform_distinct"; "16:positives,max_staleness=4,or_next". False: it is not of that form.
+// "positives: correct = yes | uniform_distinct"; "16:positives,max_staleness=4,or_next", "8:frozen/" (all of buffer frozen).
+// False: it is not of that form.
 bool ParseView(const std::string& text, ViewOptions* view);
 bool ParsePart(const std::string& text, SamplePart* part);
 void AddBufferOptions(CLI::App* app, BufferOptions* options, const std::string& group);
@@ -150,6 +151,7 @@ void AddAdminCommands(CLI::App* app, Context* context);
 void AddDataCommands(CLI::App* app, Context* context);
 void AddGroupCommands(CLI::App* app, Context* context);
 void AddUpdateCommand(CLI::App* app, Context* context);
+void AddHistoryCommand(CLI::App* app, Context* context);
 void AddBenchCommand(CLI::App* app, Context* context);
 
 }  // namespace replay::cli

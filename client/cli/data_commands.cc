@@ -310,7 +310,8 @@ void AddDataCommands(CLI::App* app, Context* context) {
           "Examples:\n"
           "  replayctl sample rollouts -n 4\n"
           "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
-          "  replayctl sample rollouts --part 16:positives,or_next --part 48");
+          "  replayctl sample rollouts --part 16:positives,or_next --part 48\n"
+          "  replayctl sample rollouts --part 48 --part 16:frozen/");
   add_buffer(sample);
   sample->add_option("-n,--count", given->sample.count, "Draws")
       ->check(CLI::Range(1, 65'536))
@@ -325,12 +326,12 @@ void AddDataCommands(CLI::App* app, Context* context) {
           [given](const std::vector<std::string>& texts) {
             for (const std::string& text : texts)
               if (!ParsePart(text, &given->sample.parts.emplace_back()))
-                throw CLI::ValidationError(
-                    "--part",
-                    "\"" + text + "\" is not COUNT[:VIEW][,max_staleness=STEPS][,or_next], e.g. 16:positives,or_next");
+                throw CLI::ValidationError("--part", "\"" + text +
+                                                         "\" is not COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,or_next], "
+                                                         "e.g. 16:positives,or_next or 8:frozen/");
           },
-          "A part of a composed batch, instead of -n and --view: COUNT[:VIEW][,max_staleness=STEPS][,or_next]; with or_next "
-          "the next part draws what is lacking. Once for each")
+          "A part of a composed batch, instead of -n and --view: COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,or_next]; "
+          "BUFFER/ alone is all of another buffer; with or_next the next part draws what is lacking. Once for each")
       ->type_name("PART")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -340,8 +341,10 @@ void AddDataCommands(CLI::App* app, Context* context) {
       ->type_name("NAME");
   sample->add_flag("--acknowledge", given->acknowledge,
                    "Of a buffer with a lease: they are used; without, they are given back when this command ends");
-  sample->add_option("--rank", given->sample.rank, "With --consumer: whose part of it")->type_name("N")->capture_default_str();
-  sample->add_option("--world-size", given->sample.world_size, "With --consumer: how many ranks share it")
+  sample->add_option("--rank", given->sample.rank, "With --consumer, or of a buffer with parts: whose part of it")
+      ->type_name("N")
+      ->capture_default_str();
+  sample->add_option("--world-size", given->sample.world_size, "Likewise: how many ranks share it")
       ->type_name("N")
       ->capture_default_str();
   add_columns(sample, &given->sample.columns);

@@ -91,6 +91,7 @@ int Main(int argument_count, char** arguments) {
   AddAdminCommands(&app, &context);
   AddDataCommands(&app, &context);
   AddGroupCommands(&app, &context);
+  AddHistoryCommand(&app, &context);
   AddBenchCommand(&app, &context);
   for (CLI::App* command : app.get_subcommands({})) PointToGlobalOptions(command);
 
@@ -178,7 +179,12 @@ bool ParsePart(const std::string& text, SamplePart* part) {
   const std::string count = field.substr(0, colon);
   const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), part->count);
   if (error != std::errc() || end != count.data() + count.size()) return false;
-  if (colon != std::string::npos) part->view = field.substr(colon + 1);
+  if (colon != std::string::npos) {
+    const size_t slash = field.find('/', colon);  // neither name has one
+    if (slash != std::string::npos) part->buffer = field.substr(colon + 1, slash - colon - 1);
+    part->view = field.substr((slash == std::string::npos ? colon : slash) + 1);
+    if (slash != std::string::npos && part->buffer.empty()) return false;
+  }
   while (std::getline(fields, field, ',')) {
     constexpr std::string_view kMaxStaleness = "max_staleness=";
     if (field == "or_next") {
@@ -285,7 +291,8 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
          },
          "Items to draw from by themselves, e.g. \"positives: correct = yes, draws < 4\", \"hard: reward < 0.5, source = gsm8k "
          "| "
-         "uniform_distinct\". Terms: correct reward priority draws tokens source zero_spread tag.NAME. Once for each; none: "
+         "uniform_distinct\". Terms: correct reward priority draws tokens source zero_spread success attempts tag.NAME. Once "
+         "for each; none: "
          "without")
       ->type_name("VIEW")
       ->expected(1)

@@ -190,6 +190,7 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"expired_leases", s.expired_leases},
           {"column_bytes", s.column_bytes},
           {"columns", JsonOf(s.columns)},
+          {"prompts", s.prompts},
           {"options", JsonOf(s.options)}};
 }
 
@@ -229,6 +230,8 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
     for (const auto& [name, items] : s.columns) columns += (columns.empty() ? "" : ", ") + name + " " + Count(items);
     line("columns", columns + ", " + Bytes(s.column_bytes));
   }
+  if (s.options.prompt_history.value_or(0) > 0)
+    line("prompts", Count(s.prompts) + " of " + Count(*s.options.prompt_history) + " remembered");
   line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes));
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +
                        (s.rejected ? ", " + Count(s.rejected) + " rejected" : "") +

@@ -39,6 +39,32 @@ ReceivedReply Received(const std::vector<uint8_t>& bytes, std::vector<Frame> fra
   return reply;
 }
 
+TEST(EncodeSample, SaysTheBufferOfEachPartAndTheRankAlsoWithoutAConsumer) {
+  SampleOptions options;
+  options.parts = {{.count = 2, .view = std::string(64, 'v'), .buffer = std::string(64, 'b')}, {.count = 3}};
+  options.rank = 1;
+  options.world_size = 4;
+  Parsed parsed(EncodeSample({}, "live", options));
+  const auto sample = parsed.root().getSample();
+  EXPECT_EQ(sample.getRank(), 1u);
+  EXPECT_EQ(sample.getWorldSize(), 4u);
+  EXPECT_FALSE(sample.hasConsumer());
+  EXPECT_EQ(std::string(sample.getParts()[0].getBuffer()), std::string(64, 'b'));
+  EXPECT_STREQ(sample.getParts()[1].getBuffer().cStr(), "");
+}
+
+TEST(EncodeHistory, SaysWhatIsAskedForAndRefusesASourceThatIsTooLong) {
+  const Result<Frame> frame = EncodeHistory({.id = 3}, "b", std::string(128, 's'), 17, 20);
+  ASSERT_TRUE(frame) << frame.error().ToString();
+  Parsed parsed(*frame);
+  const auto history = parsed.root().getHistory();
+  EXPECT_EQ(history.getSource().size(), 128u);
+  EXPECT_EQ(history.getAfterIndex(), 17);
+  EXPECT_EQ(history.getLimit(), 20u);
+  EXPECT_EQ(EncodeHistory({}, "b", std::string(129, 's'), -1, 1).error().message,
+            "source has 129 bytes: at most 128 are allowed");
+}
+
 TEST(EncodeCreateBuffer, SendsDefaultsUnderWhatIsGiven) {
   const BufferOptions options{.capacity_items = 2268, .policy = "positive_bias", .delta = "0.25", .seed = 0};
   const Result<Frame> frame = EncodeCreateBuffer({.id = 5, .timeout_ms = 0}, "rollouts", options);

@@ -445,8 +445,56 @@ def test_views_and_composed_batches(daemon):
     wrong = daemon.ctl("buffer", "create", "wrong", "--view", "v: colour = red", "--json", check=False)
     assert 'views[0].filter "colour = red" does not begin with a field' in error_of(wrong)["message"]
     assert "is not \"NAME: FILTER\"" in daemon.ctl("buffer", "create", "wrong", "--view", "v", check=False).stderr
-    assert "is not COUNT[:VIEW]" in daemon.ctl("sample", "viewed", "--part", "x:y", check=False).stderr
+    assert "is not COUNT[:[BUFFER/]VIEW]" in daemon.ctl("sample", "viewed", "--part", "x:y", check=False).stderr
     daemon.ctl("buffer", "drop", "viewed", "--yes")
+
+
+def test_parts_may_come_from_other_buffers(daemon):
+    daemon.ctl("buffer", "create", "live")
+    daemon.ctl("buffer", "create", "frozen", "--view", "good: correct = yes")
+    for name in ("live", "frozen"):
+        daemon.ctl("import", name, input=line(name + "-no", correct="no") + line(name + "-yes", correct="yes"))
+    drawn = daemon.json_lines("sample", "live", "--part", "2:frozen/good", "--part", "2:frozen/,max_staleness=4", "--part", "3")
+    assert [draw["part"] for draw in drawn] == [0] * 2 + [1] * 2 + [2] * 3
+    ids = [draw["trajectory"]["trajectory_id"] for draw in drawn]
+    assert ids[:2] == ["frozen-yes"] * 2 and all(name.startswith("frozen") for name in ids[:4]) and all(name.startswith("live") for name in ids[4:])
+    wrong = daemon.ctl("sample", "live", "--part", "1:other/", "--json", check=False)
+    assert error_of(wrong)["message"] == 'parts[0].buffer: there is no buffer "other"'
+    assert "is not COUNT[:[BUFFER/]VIEW]" in daemon.ctl("sample", "live", "--part", "1:/good", check=False).stderr
+
+
+def test_each_rank_draws_from_its_part(daemon):
+    daemon.ctl("buffer", "create", "sharded", "--parts", 2, "--selector", "fifo")
+    daemon.ctl("import", "sharded", input="".join(line(f"t{i}") for i in range(6)))
+    stats = daemon.json("stats", "sharded")["buffers"][0]
+    assert stats["views"] == {"part 0": 3, "part 1": 3} and stats["options"]["parts"] == 2
+    for rank in (0, 1):
+        drawn = daemon.json_lines("sample", "sharded", "-n", 3, "--rank", rank, "--world-size", 2)
+        assert [draw["item"] % 2 for draw in drawn] == [rank] * 3
+    wrong = daemon.ctl("sample", "sharded", "--json", check=False)
+    assert "the buffer has parts = 2" in error_of(wrong)["message"]
+
+
+def test_history_shows_what_became_of_each_prompt(daemon):
+    daemon.ctl("buffer", "create", "prompts", "--prompt-history", 100, "--view", "learnable: success > 0.2, success < 0.8")
+    for i in range(9):
+        daemon.ctl("import", "prompts", input=line(f"t{i}", source="math", dataset_index=i % 3, correct="yes" if i < 4 else "no", reward=0.5))
+    daemon.ctl("update", "prompts", "t8", "--correct", "unknown")
+    rows = daemon.json_lines("history", "prompts", "--source", "math")
+    assert rows == [
+        {"dataset_index": 0, "rollouts": 3, "scored": 3, "correct": 2, "success": 2 / 3, "reward_sum": 1.5},
+        {"dataset_index": 1, "rollouts": 3, "scored": 3, "correct": 1, "success": 1 / 3, "reward_sum": 1.5},
+        {"dataset_index": 2, "rollouts": 3, "scored": 2, "correct": 1, "success": 0.5, "reward_sum": 1.5},
+    ]
+    assert daemon.json_lines("history", "prompts", "--source", "math", "--after", 0, "--limit", 1) == rows[1:2]
+    text = daemon.ctl("history", "prompts", "--source", "math").stdout.splitlines()
+    assert text[0].split() == ["INDEX", "ROLLOUTS", "SCORED", "CORRECT", "SUCCESS", "MEAN", "REWARD"]
+    assert text[1].split() == ["0", "3", "3", "2", "0.667", "0.5"] and len(text) == 4
+    stats = daemon.json("stats", "prompts")["buffers"][0]
+    assert stats["prompts"] == 3 and stats["views"] == {"learnable": 9}
+    assert "3 of 100 remembered" in daemon.ctl("stats", "prompts").stdout
+    off = daemon.ctl("buffer", "alter", "prompts", "--prompt-history", 0, "--json", check=False)
+    assert "but prompt_history is 0" in error_of(off)["message"]
 
 
 def test_a_sample_with_a_consumer_is_the_same_when_asked_again(daemon):

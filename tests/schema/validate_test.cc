@@ -92,6 +92,22 @@ TEST(ValidateTrajectory, ReadsThePriorityAlsoWhereTheWriterKnewNone) {
   }
 }
 
+TEST(ValidateTrajectory, ReadsTheDatasetIndexWhichIsNoneUnlessSaid) {
+  for (const int64_t index : {int64_t{-1}, int64_t{0}, int64_t{17}, INT64_MAX, INT64_MIN}) {
+    TrajectoryOptions options;
+    options.edit = [index](Trajectory t) { t.setDatasetIndex(index); };
+    const Frame frame = MakeTrajectory(options);
+    for (const bool only_generated_code : {false, true}) {
+      TrajectoryFacts facts;
+      ASSERT_EQ("", ValidateTrajectory(frame.bytes(), {.only_generated_code = only_generated_code}, &facts));
+      EXPECT_EQ(index, facts.dataset_index);
+    }
+  }
+  TrajectoryFacts facts;
+  ASSERT_EQ("", ValidateTrajectory(MakeTrajectory().bytes(), {}, &facts));
+  EXPECT_EQ(-1, facts.dataset_index);
+}
+
 TEST(ValidateTrajectory, OneTokenAndNothingElseIsEnough) {
   TrajectoryFacts facts;
   const Frame frame = MakeTrajectory({.id = "x", .length = 1});

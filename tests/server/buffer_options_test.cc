@@ -135,7 +135,7 @@ TEST(BufferOptions, ViewsThatCannotBeAreRefusedByTheirNumber) {
   EXPECT_EQ("views[0].filter is empty: it needs at least one term", error_of({{.name = "v", .filter = ""}}));
   EXPECT_EQ(
       "views[0].filter \"size > 3\" does not begin with a field: one of correct, reward, priority, draws, tokens, source, "
-      "zero_spread, tag.NAME",
+      "zero_spread, success, attempts, tag.NAME, column.NAME",
       error_of({{.name = "v", .filter = "size > 3"}}));
   EXPECT_THAT(error_of({{.name = "v", .filter = "draws < 2", .selector = SelectorKind::kRecency}}),
               testing::HasSubstr("views[0].staleness_decay is missing"));

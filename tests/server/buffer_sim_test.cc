@@ -79,7 +79,9 @@ struct ModelItem {
   std::optional<float> advantage;
   std::map<std::string, int64_t> late_tags;
   uint64_t bytes(const ItemUpdate& with = {}) const;  // towards capacity_bytes
-  std::array<bool, 8> seen{};                         // in this pass of selector epoch, by view: 0 is the whole buffer
+  std::array<bool, 12> seen{};  // in this pass of selector epoch, by view: 0 is the whole buffer, or its rank's part
+  uint64_t prompt = 0;          // number of its prompt; 0: none that is remembered
+  uint64_t attempts = 0, successes = 0;
 };
 
 uint64_t ModelItem::bytes(const ItemUpdate& with) const {
@@ -109,6 +111,16 @@ const ModelView kModelViews[] = {
      [](const ModelItem& item) { return item.draws != 1 && item.outcome != Outcome::kUnknown; }},
     {"column.a = yes, column.b != yes",
      [](const ModelItem& item) { return item.columns.count("a") > 0 && item.columns.count("b") == 0; }},
+    {"success >= 0.25, success < 0.75",
+     [](const ModelItem& item) { return item.successes * 4 >= item.attempts && item.successes * 4 < item.attempts * 3; }},
+    {"attempts <= 3, draws < 4", [](const ModelItem& item) { return item.attempts <= 3 && item.draws < 4; }},
+};
+
+// One that is remembered; numbers are never used again.
+struct ModelPrompt {
+  uint64_t number = 0;
+  std::string source;
+  PromptOutcomes outcomes;
 };
 
 // One part of a batch.
@@ -119,6 +131,7 @@ struct ModelPart {
   double exponent = 1, decay = 0;
   int64_t max_staleness = INT64_MAX;
   bool or_next = false;
+  std::optional<uint32_t> rank;  // of a buffer with parts: whose part
   bool distinct() const {
     return selector == SelectorKind::kUniformDistinct || selector == SelectorKind::kLifo || selector == SelectorKind::kFifo;
   }
@@ -197,6 +210,8 @@ struct Model {
   uint64_t now_ms = 0;
   std::map<uint64_t, std::vector<Frame>> columns_of;  // what trajectories are sent with, by tag
   std::optional<uint64_t> mark_ms;                    // insert times are rounded down to a thousandth of max_age
+  std::vector<ModelPrompt> prompts;                   // least recently inserted into first
+  uint64_t next_prompt = 1;
 
   // --- Units ---
   bool by_group() const { return options.unit == Unit::kGroup; }
@@ -273,9 +288,13 @@ struct Model {
   bool InView(const ModelItem& item, size_t view) const {
     return view == 0 || (!OldEpoch(item) && kModelViews[view - 1].holds(item));
   }
+  bool InPart(const ModelItem& item, const ModelPart& part) const {
+    return !part.rank || item.number % options.parts == *part.rank;
+  }
   bool InWindow(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
     const int64_t staleness = Now(item, request.step) - StepOf(item);
-    return !item.held && InView(item, part.view) && !OldEpoch(item) && staleness >= 0 && staleness <= part.max_staleness;
+    return !item.held && InPart(item, part) && InView(item, part.view) && !OldEpoch(item) && staleness >= 0 &&
+           staleness <= part.max_staleness;
   }
   // Not normalised.
   double Weight(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
@@ -307,9 +326,12 @@ struct Model {
     parts->clear();
     std::vector<SamplePart> asked = request.parts;
     if (asked.empty()) asked.push_back({.count = request.count, .view = request.view});
-    for (const SamplePart& from : asked) {
+    const uint32_t ranks = options.parts > 1 && !request.consumer.empty() ? options.parts : 1;
+    for (size_t i = 0; i < ranks * asked.size(); ++i) {
+      const SamplePart& from = asked[i % asked.size()];
       ModelPart part = Whole(request);
-      part.count = from.count;
+      part.count = from.count / ranks;
+      if (options.parts > 1) part.rank = ranks == 1 ? request.rank : static_cast<uint32_t>(i / asked.size());
       part.or_next = from.or_next;
       part.max_staleness = std::min(part.max_staleness, from.max_staleness.value_or(INT64_MAX));
       if (!from.view.empty()) {
@@ -329,6 +351,51 @@ struct Model {
     const auto& all = Rows();
     return static_cast<uint64_t>(
         std::count_if(all.begin(), all.end(), [&](auto& item) { return !item.held && InView(item, view); }));
+  }
+  uint64_t MembersOf(const ModelPart& part) const {
+    const auto& all = Rows();
+    return static_cast<uint64_t>(std::count_if(all.begin(), all.end(), [&](auto& item) {
+      return !item.held && InPart(item, part) && !OldEpoch(item) && InView(item, part.view);
+    }));
+  }
+
+  // --- Prompts ---
+  ModelPrompt* PromptOf(uint64_t number) {
+    const auto at = std::find_if(prompts.begin(), prompts.end(), [&](auto& prompt) { return prompt.number == number; });
+    return at == prompts.end() ? nullptr : &*at;
+  }
+  void NotePrompt(ModelItem* item) {
+    if (options.prompt_history == 0 || item->said.dataset_index < 0) return;
+    ModelPrompt prompt{.number = next_prompt, .source = item->said.source, .outcomes = {}};
+    prompt.outcomes.dataset_index = item->said.dataset_index;
+    const auto at = std::find_if(prompts.begin(), prompts.end(), [&](const ModelPrompt& each) {
+      return each.source == prompt.source && each.outcomes.dataset_index == prompt.outcomes.dataset_index;
+    });
+    if (at == prompts.end()) {
+      ++next_prompt;
+    } else {
+      prompt = *at;
+      prompts.erase(at);
+    }
+    item->prompt = prompt.number;
+    ++prompt.outcomes.rollouts;
+    prompt.outcomes.reward_sum += static_cast<double>(item->said.reward);
+    prompts.push_back(prompt);
+    if (prompts.size() > options.prompt_history) prompts.erase(prompts.begin());
+    CountOutcome(*item, 1);
+  }
+  void CountOutcome(const ModelItem& item, uint64_t by) {
+    ModelPrompt* const prompt = PromptOf(item.prompt);
+    if (prompt == nullptr) return;
+    if (item.outcome != Outcome::kUnknown) prompt->outcomes.scored += by;
+    if (item.outcome == Outcome::kCorrect) prompt->outcomes.correct += by;
+  }
+  void ReviewPrompts() {
+    for (ModelItem& item : items) {
+      const ModelPrompt* const prompt = PromptOf(item.prompt);
+      item.attempts = prompt ? prompt->outcomes.scored : 0;
+      item.successes = prompt ? prompt->outcomes.correct : 0;
+    }
   }
   // Who leaves a view and comes back has not been seen in its pass.
   void ReviewViews() {
@@ -637,6 +704,8 @@ struct Model {
       const auto [at, added] = newest_seen.insert({row.said.run, StepOf(row)});
       if (!added) at->second = std::max(at->second, StepOf(row));
     }
+    ReviewPrompts();
+    ReviewViews();
   }
   void Add(const fake::Trajectory& trajectory, const std::vector<fake::Trajectory>& batch, uint64_t unit, bool counted) {
     ModelItem item;
@@ -655,6 +724,7 @@ struct Model {
     for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
     ++by_source[SourceRow(trajectory.source)].inserted;
     ++by_length[NameOfLength(trajectory.tokens)].inserted;
+    NotePrompt(&item);
     items.push_back(item);
   }
 
@@ -772,6 +842,7 @@ struct Model {
   // `parts` with the counts that they are to draw.
   std::string WhySampleDoesNotDraw(const SampleRequest& request, std::vector<ModelPart>* parts) {
     if (!PartsOf(request, parts)) return "invalid_argument";
+    if (options.parts > 1 && (request.world_size != options.parts || request.rank >= options.parts)) return "invalid_argument";
     const uint64_t most_draws = request.count * largest_group;
     if (request.count == 0 || (options.max_draws_per_sample > 0 && most_draws > options.max_draws_per_sample))
       return "invalid_argument";
@@ -779,7 +850,8 @@ struct Model {
       const ModelPart& part = (*parts)[i];
       if (part.distinct() && !part.or_next && part.count > options.capacity_items) return "invalid_argument";
       for (size_t j = 0; j < i; ++j)
-        if (part.selector == SelectorKind::kEpoch && (*parts)[j].view == part.view) return "invalid_argument";
+        if (part.selector == SelectorKind::kEpoch && (*parts)[j].view == part.view && (*parts)[j].rank == part.rank)
+          return "invalid_argument";
     }
     const uint64_t present = Rows().size() - Held();
     const auto too_few = [&](uint64_t needed) {
@@ -792,7 +864,7 @@ struct Model {
         balance() + given_back - static_cast<double>(most_draws) < -options.tolerance)
       return "waits pacing";
     for (const ModelPart& part : *parts)
-      if (part.view == 0 && part.distinct() && !part.or_next && present < part.count) return too_few(part.count);
+      if (part.view == 0 && !part.rank && part.distinct() && !part.or_next && present < part.count) return too_few(part.count);
     const ModelPart whole = Whole(request);
     starving = true;  // unless it draws
     if (Count(&Model::InWindow, request, whole) < MinSize()) return "waits staleness";
@@ -805,7 +877,7 @@ struct Model {
       const uint64_t drawable = Count(&Model::MayDraw, request, part);
       if (drawable >= needed) continue;
       if (!part.or_next) {
-        if (part.view > 0 && Members(part.view) < needed) return "waits filter";
+        if ((part.view > 0 || part.rank) && MembersOf(part) < needed) return "waits filter";
         return Count(&Model::InWindow, request, part) < needed ? "waits staleness" : "waits filter";
       }
       left = part.count - static_cast<uint32_t>(part.distinct() ? drawable : 0);
@@ -872,7 +944,7 @@ struct Model {
             for (ModelItem& item : now) item.seen[0] = item.seen[part.view];
             const bool restarts = std::all_of(now.begin(), now.end(), [](const auto& item) { return item.seen[0]; });
             if (restarts)
-              for (ModelItem& item : *then) item.seen[part.view] = false;
+              for (ModelItem& item : *then) item.seen[part.view] &= !InPart(item, part);
           }
           stage = NextStage(request, all, &now);
         }
@@ -934,7 +1006,8 @@ struct Model {
       CheckPart(request, part, rest.first(part.count), &then);
       rest = rest.subspan(part.count);
       if (part.selector == SelectorKind::kEpoch)
-        for (const ModelItem& row : then) SetSeen(row.number, part.view, row.seen[part.view]);
+        for (const ModelItem& row : then)
+          if (InPart(row, part)) SetSeen(row.number, part.view, row.seen[part.view]);
     }
     std::vector<uint64_t> frames;  // numbers by frame index
     for (const DrawnItem& draw : result.draws) {
@@ -1023,6 +1096,7 @@ struct Model {
       *revision = item.revision;
       if (update.revision && *update.revision != item.revision) return UpdateOutcome::kOtherRevision;
       *revision = ++item.revision;
+      CountOutcome(item, -uint64_t{1});
       item.said.priority = update.priority.value_or(item.said.priority);
       item.said.reward = update.reward.value_or(item.said.reward);
       if (update.correct) {
@@ -1038,6 +1112,8 @@ struct Model {
       if (update.advantage) item.advantage = update.advantage;
       for (const NamedTag& tag : update.tags) item.late_tags[tag.name] = std::get<int64_t>(tag.value);
       for (const Frame& column : update.columns) item.columns.insert_or_assign(std::string(ColumnName(column.bytes())), column);
+      CountOutcome(item, 1);
+      ReviewPrompts();
       ReviewViews();
       Retain();
       return UpdateOutcome::kDone;
@@ -1051,16 +1127,22 @@ struct Model {
     const bool other_selector = altered.selector != options.selector || altered.staleness_decay != options.staleness_decay ||
                                 altered.priority_exponent != options.priority_exponent;
     const bool ages_now = options.max_age_ms == 0, other_views = altered.views != options.views;
+    const bool other_parts = altered.parts != options.parts, in_parts = altered.parts > 1;
     options = altered;
+    if (prompts.size() > options.prompt_history)
+      prompts.erase(prompts.begin(), prompts.end() - static_cast<std::ptrdiff_t>(options.prompt_history));
+    ReviewPrompts();
     if (options.max_age_ms == 0) mark_ms.reset();
     if (options.max_age_ms > 0 && ages_now) {
       mark_ms = now_ms;
       for (ModelItem& item : items) item.time_ms = now_ms;
     }
     for (ModelItem& item : items) {
-      if (other_selector) item.seen[0] = false;
-      for (size_t view = 1; other_views && view < item.seen.size(); ++view) item.seen[view] = false;
+      if (other_selector || other_parts || (in_parts && other_views)) item.seen[0] = false;
+      for (size_t view = 1; view < item.seen.size(); ++view)
+        if (other_views || other_parts || (in_parts && other_selector)) item.seen[view] = false;
     }
+    ReviewViews();
     carried = std::clamp(carried, -options.tolerance, options.tolerance);
     DropDrawnOut();
     EvictStale();
@@ -1094,6 +1176,12 @@ struct Model {
     text += " zero spread " +
             to_string(std::count_if(items.begin(), items.end(), [](auto& item) { return item.zero_spread; })) + ", refused " +
             to_string(zero_spread_refused);
+    text += " prompts " + to_string(prompts.size());
+    for (uint32_t rank = 0; options.parts > 1 && rank < options.parts; ++rank) {
+      ModelPart part;
+      part.rank = rank;
+      text += " part " + to_string(rank) + " " + to_string(MembersOf(part));
+    }
     for (const ViewOptions& view : options.views)
       text += " " + view.name + " " + to_string(Members(static_cast<size_t>(view.name[1] - '0')));
     std::map<std::string, uint64_t> columns;
@@ -1116,6 +1204,7 @@ std::string Counts(const BufferStats& stats) {
           to_string(stats.reserved_groups) + " dropped " + to_string(stats.dropped_members) + " held " + to_string(stats.held) +
           " by " + to_string(stats.leases);
   text += " zero spread " + to_string(stats.zero_spread) + ", refused " + to_string(stats.zero_spread_refused);
+  text += " prompts " + to_string(stats.prompts);
   for (const auto& [name, members] : stats.views) text += " " + name + " " + to_string(members);
   for (const auto& [name, count] : stats.columns) text += " column " + name + " " + to_string(count);
   return text + " of " + to_string(stats.column_bytes);
@@ -1182,6 +1271,8 @@ class Simulation {
     if (options.evict_staleness) text += ", evict_staleness " + to_string(*options.evict_staleness);
     if (options.max_staleness) text += ", max_staleness " + to_string(*options.max_staleness);
     if (options.correct_threshold) text += ", threshold " + NumberText(*options.correct_threshold);
+    if (options.prompt_history > 0) text += ", prompt_history " + to_string(options.prompt_history);
+    if (options.parts > 1) text += ", parts " + to_string(options.parts);
     for (const ViewOptions& view : options.views)
       text += ", view " + view.name + " of " + view.filter + " by " + std::string(ToString(view.selector));
     if (options.zero_spread == ZeroSpread::kRefuse) text += ", zero_spread refuse";
@@ -1211,6 +1302,8 @@ class Simulation {
       Time();
     else if (dice < 97)
       Reserve();
+    else if (dice < 98)
+      History();
     else
       Scan();
   }
@@ -1238,6 +1331,8 @@ class Simulation {
       options.lease_ms = Below(2) ? 0 : 100 + Below(2'000);  // most selectors refuse it
       options.closed = Below(40) == 0;
       if (Below(4) == 0) options.zero_spread = ZeroSpread::kRefuse;
+      if (Below(2)) options.prompt_history = static_cast<uint32_t>(1 + Below(12));
+      if (Below(4) == 0) options.parts = static_cast<uint32_t>(2 + Below(3));
       for (size_t view = 1; view <= std::size(kModelViews); ++view)
         if (Below(5) == 0)
           options.views.push_back({.name = "v" + to_string(view),
@@ -1292,6 +1387,7 @@ class Simulation {
       trajectory.tag = ++tag_;
       trajectory.source = Below(3) ? "" : Below(2) ? "here" : Below(4) ? "there" : "s" + to_string(Below(120));
       trajectory.tokens = static_cast<uint32_t>(Below(4) ? 8 + Below(8) : 1 + Below(uint64_t{1} << Below(19)));
+      trajectory.dataset_index = static_cast<int64_t>(Below(8)) - 1;
       if (Below(2)) {
         trajectory.group = "g" + to_string(Below(3));  // within the request; nothing here counts its members
         trajectory.group_size = 4;
@@ -1460,9 +1556,14 @@ class Simulation {
         request.count += part.count;
       }
     }
-    if (Below(6) == 0) {
+    if (model_.options.parts > 1 && Below(12)) {
+      request.world_size = model_.options.parts;
+      request.rank = static_cast<uint32_t>(Below(request.world_size));
+    }
+    if (Below(5) == 0) {
       request.consumer = "c" + to_string(Below(2));
       request.world_size = static_cast<uint32_t>(1 + Below(3));
+      if (model_.options.parts > 1 && Below(8)) request.world_size = model_.options.parts;
       request.rank = static_cast<uint32_t>(Below(request.world_size));
       if (!request.step) request.step = version_ - static_cast<int64_t>(Below(3));
       const auto& plans = model_.plans[request.consumer];
@@ -1491,6 +1592,8 @@ class Simulation {
       const std::string selector(ToString(part.selector));
       if (part.view > 0) coverage_->Add("drawn: " + selector + " of a view");
       if (part.view == 0 && model_.by_group()) coverage_->Add("drawn: " + selector + " of groups");
+      if (part.rank) coverage_->Add(part.view > 0 ? "drawn: a view of a part" : "drawn: a part");
+      if (part.view > 7) coverage_->Add("drawn: by its prompt");
       if (part.view == 0) coverage_->Add("drawn: " + selector + " from " + std::string(ToString(model_.options.retention)));
     }
     if (expected == "done") coverage_->Add(request.parts.empty() ? "sample: plain" : "sample: composed");
@@ -1561,7 +1664,9 @@ class Simulation {
     ASSERT_EQ(expected, server::Describe(verdict));
     if (expected != "done") return;
     ASSERT_FALSE(result_.planned);
-    // Gathers what all ranks get: unit i is in rank i mod world_size.
+    // Gathers what all ranks get: unit i is in rank i mod world_size, or the ranks' units stand behind one another.
+    const bool in_parts = model_.options.parts > 1;
+    if (in_parts) coverage_->Add("sample by key: in parts");
     ModelPlan drawn{.step = *request.step, .asked = request, .ranks = {}};
     SampleResult gathered;
     std::vector<std::vector<DrawnItem>> units(all.count);
@@ -1580,15 +1685,19 @@ class Simulation {
       ASSERT_EQ(request.count, sizes.size());
       for (size_t i = 0, next = 0; i < sizes.size(); ++i) {
         for (uint32_t n = 0; n < sizes[i]; ++n, ++next) {
-          units[i * request.world_size + rank].push_back(part.draws[next]);
+          units[in_parts ? rank * request.count + i : i * request.world_size + rank].push_back(part.draws[next]);
           frames[part.draws[next].item] = part.frames[part.draws[next].frame];
         }
       }
       for (const ColumnOf& each : part.columns)
         for (const DrawnItem& draw : part.draws)
           if (draw.frame == each.frame) columns.emplace_back(draw.item, each.column);
-      gathered.part_counts.resize(part.part_counts.size());
-      for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
+      if (in_parts) {
+        gathered.part_counts.insert(gathered.part_counts.end(), part.part_counts.begin(), part.part_counts.end());
+      } else {
+        gathered.part_counts.resize(part.part_counts.size());
+        for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
+      }
       gathered.withheld = part.withheld;
     }
     for (const std::vector<DrawnItem>& unit : units) {
@@ -1698,6 +1807,23 @@ class Simulation {
     coverage_->Add("reserved group: dropped", model_.groups_over[static_cast<size_t>(MissingMembers::kDrop)]);
     coverage_->Add("reserved group: released", model_.groups_over[static_cast<size_t>(MissingMembers::kRelease)]);
     ASSERT_EQ(changed, buffer_->OnTime(told));
+  }
+
+  void History() {
+    const std::string source = Below(2) ? "" : Below(3) ? "here" : "nowhere";
+    const auto after = static_cast<int64_t>(Below(8)) - 2;
+    const auto limit = static_cast<uint32_t>(1 + Below(6));
+    log_.push_back("history of \"" + source + "\" after " + to_string(after));
+    std::map<int64_t, PromptOutcomes> expected;
+    for (const ModelPrompt& prompt : model_.prompts)
+      if (prompt.source == source && prompt.outcomes.dataset_index > after)
+        expected[prompt.outcomes.dataset_index] = prompt.outcomes;
+    std::vector<PromptOutcomes> page;
+    ASSERT_EQ(expected.size() > limit, buffer_->History(source, after, limit, &page));
+    ASSERT_EQ(std::min<size_t>(expected.size(), limit), page.size());
+    auto at = expected.begin();
+    for (const PromptOutcomes& prompt : page) ASSERT_EQ((at++)->second, prompt) << "prompt " << prompt.dataset_index;
+    coverage_->Add("history: prompts", page.size());
   }
 
   void Alter() {
@@ -1846,6 +1972,10 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "acknowledge: done",
                            "reserve: done",
                            "partial insert: done",
+                           "history: prompts",
+                           "drawn: a part",
+                           "drawn: a view of a part",
+                           "drawn: by its prompt",
                            "sample by key: done",
                            "sample by key: planned",
                            "sample by key: plan_expired",
@@ -1859,9 +1989,9 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "drawn: prioritized of a view",
                            "drawn: recency of a view"})
     EXPECT_GE(coverage.counts[what], 1'000u) << what;
-  for (const char* what : {"acknowledge: not_found", "lease expired", "holder ended", "partial insert: completed",
-                           "reserve: already_exists", "reserve: waits staleness", "reserved group: dropped",
-                           "reserved group: released", "admit: done", "admit: waits staleness"})
+  for (const char* what : {"acknowledge: not_found", "sample by key: in parts", "lease expired", "holder ended",
+                           "partial insert: completed", "reserve: already_exists", "reserve: waits staleness",
+                           "reserved group: dropped", "reserved group: released", "admit: done", "admit: waits staleness"})
     EXPECT_GE(coverage.counts[what], 100u) << what;
 }
 

@@ -55,6 +55,22 @@ TEST(DecodeRequest, ForgetsTheStepOfTheRequestBefore) {
   EXPECT_EQ(3u, request.sample.count);
 }
 
+TEST(DecodeRequest, ReadsWhichBufferAPartComesFrom) {
+  Request request;
+  const auto failure = DecodeBuilt(
+      [](auto root) {
+        auto parts = root.initSample().initParts(2);
+        parts[0].setCount(2);
+        parts[0].setBuffer("frozen");
+        parts[1].setCount(3);
+      },
+      &request);
+  ASSERT_FALSE(failure) << failure->message;
+  EXPECT_EQ(5u, request.sample.count);
+  EXPECT_EQ("frozen", request.sample.parts[0].buffer);
+  EXPECT_EQ("", request.sample.parts[1].buffer);
+}
+
 TEST(DecodeRequest, NamesTheFieldThatIsTooLong) {
   Request request;
   const auto failure = DecodeBuilt([](auto root) { root.initSample().setBuffer(std::string(65, 'x').c_str()); }, &request);
@@ -234,6 +250,17 @@ TEST(ReplyEncoder, ABreakdownListsTheReasonsThatOccurred) {
                         "\"max_draws\", count = 3)])]"));
 }
 
+TEST(ReplyEncoder, ListsPromptsAndSaysWhetherThereAreMore) {
+  const std::vector<PromptOutcomes> prompts = {{3, 8, 6, 2, 2.5}, {7, 1, 0, 0, -1}};
+  EXPECT_EQ(
+      "(id = 9, code = ok, waitReason = none, history = (prompts = ["
+      "(datasetIndex = 3, rollouts = 8, scored = 6, correct = 2, rewardSum = 2.5), "
+      "(datasetIndex = 7, rollouts = 1, scored = 0, correct = 0, rewardSum = -1)], more = true))",
+      Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.History(9, prompts, true, output); }));
+  const std::vector<PromptOutcomes> page(kMaxPromptsListed);
+  Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.History(9, page, true, output); });
+}
+
 TEST(ReplyEncoder, FitsTheLargestReplies) {
   Encoded([](ReplyEncoder& encoder, OutputQueue& output) {
     std::vector<PolicyVersion> versions(kMaxVersionsListed / 8);
@@ -260,6 +287,8 @@ TEST(ReplyEncoder, FitsTheLargestReplies) {
     buffer.sources.assign(i == 0 ? 64 : 0, row);
     buffer.lengths.assign(11, row);
     buffer.draws.assign(11, row);
+    buffer.options.parts = kMaxPartViews;
+    for (uint32_t part = 0; part < kMaxPartViews; ++part) buffer.views.emplace_back("part " + std::to_string(part), part);
   }
   Encoded([&](ReplyEncoder& encoder, OutputQueue& output) { encoder.Stats(1, stats, output); });
 }

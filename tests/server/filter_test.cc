@@ -42,6 +42,21 @@ TEST(Filter, HoldsIfAllItsTermsHold) {
     EXPECT_FALSE(Parsed(fails).Holds(Values())) << fails;
 }
 
+TEST(Filter, ComparesTheSuccessOfAPromptExactlyAndNeverWhileNothingIsScored) {
+  FilterValues values = Values();
+  for (const char* fails : {"success = 0", "success != 0.5", "success >= 0", "attempts > 0"})
+    EXPECT_FALSE(Parsed(fails).Holds(values)) << fails;
+  EXPECT_TRUE(Parsed("attempts = 0").Holds(values));
+  values.attempts = 10;
+  values.successes = 3;
+  for (const char* holds : {"success = 0.3", "success >= 0.3, success <= 0.3", "attempts = 10", "success != 0.31"})
+    EXPECT_TRUE(Parsed(holds).Holds(values)) << holds;
+  for (const char* fails : {"success > 0.3", "success < .3", "attempts < 10", "attempts >= 11"})
+    EXPECT_FALSE(Parsed(fails).Holds(values)) << fails;
+  EXPECT_TRUE(Parsed("success > 0.5").LooksAtPrompts() && Parsed("draws < 3, attempts < 4").LooksAtPrompts());
+  EXPECT_FALSE(Parsed("correct = yes").LooksAtPrompts());
+}
+
 TEST(Filter, ComparesTagsByTheirKindAndNeverHoldsWithoutOne) {
   const auto tag_of = [](std::string_view name) -> FrameTag {
     if (name == "level") return {FrameTag::Kind::kNumber, 3, ""};

@@ -30,6 +30,7 @@ struct Trajectory {
   std::string group = {};
   uint32_t group_size = 0;
   uint32_t index_in_group = 0;
+  int64_t dataset_index = -1;
 };
 
 inline Frame MakeFrame(uint64_t bytes, uint64_t tag, const std::string& source = {}) {
@@ -61,6 +62,7 @@ inline TrajectoryFacts MakeFacts(const Trajectory& trajectory) {
   if (!trajectory.group.empty()) facts.group = HashId(trajectory.group);
   facts.group_size = trajectory.group_size;
   facts.index_in_group = trajectory.index_in_group;
+  facts.dataset_index = trajectory.dataset_index;
   return facts;
 }
 

@@ -15,7 +15,8 @@ using std::chrono::milliseconds;
 // The items of a buffer for which a filter holds, drawn by a selector of their own.
 struct ViewOptions {
   std::string name{};  // 1 to 64 of [A-Za-z0-9_.-]
-  // Terms that must all hold, of correct, reward, priority, draws, tokens, source, zero_spread (of the group) and tag.NAME:
+  // Terms that must all hold, of correct, reward, priority, draws, tokens, source, zero_spread (of the group), success and attempts
+  // (of the prompt, with prompt_history) and tag.NAME:
   // "correct = yes, draws < 4", "source = gsm8k, tag.level >= 3, zero_spread = no"
   std::string filter{};
   std::string selector = "uniform";

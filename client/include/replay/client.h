@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "replay/buffer_options.h"
+#include "replay/history.h"
 #include "replay/stats.h"
 #include "replay/trajectory.h"
 
@@ -217,6 +218,7 @@ struct SamplePart {
   std::string view{};                      // Empty: the whole buffer, by its selector.
   std::optional<int64_t> max_staleness{};  // Beside those of the Sample and the buffer; the smallest counts.
   bool or_next = false;                    // What is lacking is drawn by the next part, instead of waiting for it.
+  std::string buffer{};                    // Empty: that of the Sample. Then or_next goes to a part of the same buffer only.
 };
 
 struct SampleOptions {
@@ -226,9 +228,12 @@ struct SampleOptions {
   uint32_t given_back = 0;                 // Earlier draws that were never used.
   std::string view{};                      // Draw from this view.
   std::vector<std::string> columns{};      // Send these columns along, where a trajectory has them; at most 16.
-  std::vector<SamplePart> parts{};         // Instead of count and view: all of them or none, in this order.
+  // Instead of count and view: all of them or none, in this order. If they name several buffers (8 at most), one of these after
+  // the other is drawn from, all within the one timeout.
+  std::vector<SamplePart> parts{};
   // With a consumer, a repeatable batch: all `world_size` ranks of (consumer, step) share one draw, each gets `count` slots of it,
   // and the same ones when it asks again. The newest 4 steps of a consumer are kept. Needs `step`.
+  // Of a buffer with parts, rank and world_size (= parts) say whose part is drawn from, also without a consumer.
   std::string consumer{};
   uint32_t rank = 0;
   uint32_t world_size = 1;
@@ -285,8 +290,8 @@ struct SamplerOptions {
   std::string view{};                  // as in SampleOptions
   std::vector<std::string> columns{};  // likewise
   std::vector<SamplePart> parts{};     // likewise; then count is the sum of theirs
-  std::string consumer{};              // likewise, with rank and world_size; prefetch is then at most 1
-  uint32_t rank = 0;
+  std::string consumer{};              // likewise; prefetch is then at most 1
+  uint32_t rank = 0;                   // likewise, with world_size
   uint32_t world_size = 1;
   uint32_t prefetch = 1;         // Batches asked for ahead. They count as draws when the server makes them.
   int64_t max_prefetch_age = 0;  // A prefetched batch made for a step this much older than Next's is dropped and given back.
@@ -322,6 +327,8 @@ class Client {
 
   // Each by itself, in this order, at most 512 a call; a result for each.
   Result<std::vector<UpdateResult>> Update(const std::string& buffer, std::span<const ItemUpdate> updates);
+  // Of a buffer with prompt_history: its prompts of one source with an index above `after`, at most `limit` (4096) a page.
+  Result<HistoryPage> History(const std::string& buffer, const std::string& source, int64_t after = -1, uint32_t limit = 4096);
 
   // Where the buffer holds what is drawn: it was used, and leaves once it has had max_draws; `give_back`: as if it had not been
   // drawn. All of the lease, or the named insertion numbers. How many trajectories it ended for. A lease ends by itself when it

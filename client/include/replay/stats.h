@@ -43,7 +43,8 @@ struct BufferStats {
   double generation_seconds = 0, training_seconds = 0;
   uint64_t generated_trajectories = 0, trained_draws = 0;
   uint32_t workers = 0, trainers = 0, producers = 0, consumers = 0;
-  NamedCounts views;                                  // live items of each, or groups where they are the unit
+  NamedCounts views;                                  // live items (or groups) of each; with parts first of these, "part 0" …
+  uint64_t prompts = 0;                               // remembered
   uint64_t groups = 0;                                // live, where they are the unit
   uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
   uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
