@@ -345,9 +345,9 @@ Awaitable<void> ReplayService::CountRejected(IoThread& thread, std::shared_ptr<B
 }
 
 void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
-  const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
+  const uint64_t now_ms = MillisecondsOf(now);
   for (const auto& [name, host] : *thread.directory)
-    if (&host->home == &thread && host->buffer && host->buffer->OnTime(static_cast<uint64_t>(now_ms))) Pump(*host);
+    if (&host->home == &thread && host->buffer && host->buffer->OnTime(now_ms)) Pump(*host);
 }
 
 }  // namespace replay::server

@@ -133,7 +133,9 @@ BufferHost::BufferHost(IoThread& home_thread, std::string buffer_name, const Buf
       name(std::move(buffer_name)),
       buffer(std::make_unique<Buffer>(name, options, std::move(versions))),
       last_insert(steady_clock::now()),
-      declared(options) {}
+      declared(options) {
+  buffer->OnTime(MillisecondsOf(last_insert));  // Its time begins.
+}
 
 std::shared_ptr<BufferHost> ReplayService::Find(const IoThread& thread, std::string_view name) const {
   const auto found = thread.directory->find(name);

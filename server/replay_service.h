@@ -30,6 +30,10 @@
 namespace replay::server {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
+// The time of a Buffer.
+inline uint64_t MillisecondsOf(SteadyTime time) {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count());
+}
 
 // Who calls: what a waiter is known by.
 struct Caller {

@@ -112,6 +112,17 @@ TEST_F(Held, WhatIsHeldComesBackWhenItsLeaseExpires) {
   EXPECT_GE(Stats().expired_leases, 1u);
 }
 
+TEST_F(Held, TimeBeginsWithTheBufferSoThatNothingExpiresAtOnce) {
+  Value(client_.CreateBuffer("q", {.capacity_bytes = 1 << 20, .selector = "fifo", .max_age = 60s, .lease = 60s}));
+  Insert(0, 2);
+  Value(client_.ReserveGroup("q", {.group_id = "p", .size = 2}));
+  EXPECT_EQ("0", Ids(Value(client_.Sample("q", Count(1), 0ms))));
+  std::this_thread::sleep_for(1500ms);  // several ticks of the daemon's clock
+  EXPECT_EQ(2u, Stats().items);
+  EXPECT_EQ(1u, Stats().held);
+  EXPECT_EQ(1u, Stats().reserved_groups);
+}
+
 TEST_F(Held, EachOfManyConsumersGetsItsOwnAndNothingIsLost) {
   CreateQueue();
   constexpr int kItems = 400;

@@ -180,6 +180,7 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
         "max_draws": 9, "correct_threshold": 0.5,
         "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
         "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11, "views": [],
+        "unit": "trajectory", "closed": False, "lease_ms": 0, "zero_spread": "keep", "parts": 1, "prompt_history": 0,
     }  # fmt: skip
     assert daemon.json("buffer", "alter", "life", "--replay-ratio", "4", "--pace-inserts") == {"altered": "life"}
     assert daemon.json("buffer", "describe", "life")["options"] == {**described, "replay_ratio": 4.0, "pace_inserts": True}
@@ -228,10 +229,53 @@ def test_an_import_reports_what_it_stored(daemon, buffer, tmp_path):
     path.write_text(group("g") + "\n" + line("a") + "   \n" + line("b").rstrip("\n"))
     report = daemon.json("import", buffer, path)
     assert {**report, "seconds": 0} == {
-        "buffer": buffer, "read": 6, "accepted": 6, "duplicate": 0, "existing": 0, "lost": 0, "level": "memory", "seconds": 0,
+        "buffer": buffer, "read": 6, "accepted": 6, "duplicate": 0, "refused": 0, "existing": 0, "lost": 0, "level": "memory",
+        "seconds": 0,
     }  # fmt: skip
     assert items(daemon, buffer) == 6
     assert "stored 1 of 1 trajectories" in daemon.ctl("insert", buffer, "-", input=line("c")).stdout
+
+
+def test_groups_are_the_unit_where_the_buffer_says_so(daemon):
+    daemon.ctl("buffer", "create", "groups", "--unit", "group", "--selector", "fifo", "--capacity-items", 2,
+               "--capacity-bytes", "64KiB")  # fmt: skip
+    daemon.ctl("import", "groups", input="".join(group(f"g{i}", size=3) for i in range(3)))
+    drawn = daemon.json_lines("sample", "groups", "-n", 2, "--timeout", 0)
+    assert [row["trajectory"]["trajectory_id"] for row in drawn] == [f"g{i}-{k}" for i in (1, 2) for k in range(3)]
+    stats = daemon.json("stats", "groups")["buffers"][0]
+    assert (stats["groups"], stats["items"]) == (2, 6)
+    assert "6 in 2 groups of 2 groups" in daemon.ctl("stats", "groups").stdout
+    assert "cannot be altered" in error_of(daemon.ctl("buffer", "alter", "groups", "--unit", "trajectory", "--json", check=False))[
+        "message"
+    ]
+
+
+def test_a_queue_holds_what_is_drawn_until_it_is_acknowledged(daemon):
+    daemon.ctl("buffer", "create", "queue", "--selector", "fifo", "--max-draws", 1, "--lease", "60s", "--capacity-bytes", "64KiB")
+    daemon.ctl("import", "queue", input=line("a") + line("b") + line("c"))
+    assert daemon.json_lines("sample", "queue", "-n", 1, "--timeout", 0)[0]["lease"] > 0
+    assert daemon.json("stats", "queue")["buffers"][0]["items"] == 3  # given back when the command ended
+    assert "acknowledged" in daemon.ctl("sample", "queue", "-n", 2, "--timeout", 0, "--acknowledge").stdout
+    assert daemon.json("stats", "queue")["buffers"][0]["items"] == 1
+    done = daemon.ctl("acknowledge", "queue", 77, "--json", check=False)
+    assert (done.returncode, error_of(done)["code"]) == (FAILED, "not_found")
+    daemon.ctl("buffer", "alter", "queue", "--closed")
+    assert error_of(daemon.ctl("sample", "queue", "-n", 2, "--json", check=False))["code"] == "closed"
+    assert daemon.ctl("import", "queue", input=line("late"), check=False).returncode != 0
+    assert "nothing more is inserted" in daemon.ctl("stats", "queue").stdout
+
+
+def test_groups_are_reserved_and_admitted(daemon):
+    daemon.ctl("buffer", "create", "admitted", "--max-staleness", 1, "--capacity-bytes", "64KiB")
+    daemon.ctl("import", "admitted", input=line("a"))
+    assert daemon.json("admit", "admitted", "--batch", 4) == {"credits": 7, "live": 1, "reserved": 0}
+    reserved = daemon.json("reserve", "admitted", "p7", "--size", 6, "--missing", "release", "--batch", 4)
+    assert (reserved["present"], reserved["size"]) == (0, 6)
+    done = daemon.ctl("admit", "admitted", "--batch", 4, "--count", 2, "--timeout", 0, "--json", check=False)
+    assert (done.returncode, error_of(done)["code"], error_of(done)["reason"]) == (FAILED, "timed_out", "staleness")
+    assert "1 groups, 0 members wait" in daemon.ctl("stats", "admitted").stdout
+    assert "dropped with 0 of 6 members" in daemon.ctl("reserve", "admitted", "p7", "--drop").stdout
+    assert "7 trajectories may be generated" in daemon.ctl("admit", "admitted", "--batch", 4).stdout
 
 
 def test_groups_stay_whole_whatever_the_batch(daemon, buffer):
