@@ -17,12 +17,12 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   *revision = s.items.NextRevision(slot);
   const uint32_t unit = s.UnitOf(slot);
   const Item& row = s.units[unit];
-  const bool ranked = s.ranks() && row.positive;
+  const bool ranked = update.reward && s.ranks() && row.positive;
   if (ranked) s.ranking.Erase(unit);
   if (update.priority) s.items.SetPriority(slot, *update.priority);
   if (update.reward || update.correct) s.Rescore(slot, update);
   s.WriteLate(slot, update);
-  if (s.by_group()) s.ReviewGroup(unit);
+  if (s.by_group() && (update.priority || update.reward || update.correct)) s.ReviewGroup(unit);
   if (ranked) s.ranking.Insert(unit);
   if (!row.held) {
     if (update.priority) s.selector->OnPriority(unit);

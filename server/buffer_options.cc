@@ -1,5 +1,6 @@
 #include "server/buffer_options.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -61,6 +62,13 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(prompt_history),
 };
 #undef REPLAY_OPTION
+
+template <typename Enum>
+std::optional<Enum> ParseName(std::string_view text, std::span<const std::string_view> names) {
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) return std::nullopt;
+  return static_cast<Enum>(found - names.begin());
+}
 
 std::string CheckSelector(SelectorKind selector, double priority_exponent, double staleness_decay) {
   if (!(priority_exponent >= 0 && priority_exponent <= kMaxExponent))
@@ -171,29 +179,13 @@ bool IsDistinct(SelectorKind kind) {
   return kind == SelectorKind::kUniformDistinct || kind == SelectorKind::kLifo || kind == SelectorKind::kFifo;
 }
 
-std::optional<RetentionKind> ParseRetention(std::string_view text) {
-  for (size_t i = 0; i < kRetentionNames.size(); ++i)
-    if (kRetentionNames[i] == text) return static_cast<RetentionKind>(i);
-  return std::nullopt;
-}
+std::optional<RetentionKind> ParseRetention(std::string_view text) { return ParseName<RetentionKind>(text, kRetentionNames); }
 
-std::optional<SelectorKind> ParseSelector(std::string_view text) {
-  for (size_t i = 0; i < kSelectorNames.size(); ++i)
-    if (kSelectorNames[i] == text) return static_cast<SelectorKind>(i);
-  return std::nullopt;
-}
+std::optional<SelectorKind> ParseSelector(std::string_view text) { return ParseName<SelectorKind>(text, kSelectorNames); }
 
-std::optional<Unit> ParseUnit(std::string_view text) {
-  for (size_t i = 0; i < kUnitNames.size(); ++i)
-    if (kUnitNames[i] == text) return static_cast<Unit>(i);
-  return std::nullopt;
-}
+std::optional<Unit> ParseUnit(std::string_view text) { return ParseName<Unit>(text, kUnitNames); }
 
-std::optional<ZeroSpread> ParseZeroSpread(std::string_view text) {
-  for (size_t i = 0; i < kZeroSpreadNames.size(); ++i)
-    if (kZeroSpreadNames[i] == text) return static_cast<ZeroSpread>(i);
-  return std::nullopt;
-}
+std::optional<ZeroSpread> ParseZeroSpread(std::string_view text) { return ParseName<ZeroSpread>(text, kZeroSpreadNames); }
 
 uint64_t Decimal::FloorOf(uint64_t n) const {
   __extension__ using Wide = unsigned __int128;

@@ -9,10 +9,6 @@
 namespace replay::server {
 namespace {
 
-Verdict Dropped(const BufferHost& host) {
-  return Verdict::Failed(ErrorCode::kBufferDropped, "buffer \"" + host.name + "\" was dropped");
-}
-
 // What both waiters for admission share.
 struct AdmissionWaiter : Waiter {
   AdmissionWaiter(BufferHost& buffer_host, const Caller& caller, Verb waiting_verb)

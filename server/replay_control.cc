@@ -22,10 +22,6 @@ Verdict NoSuchBuffer(const std::string& name) {
   return Verdict::Failed(ErrorCode::kNotFound, "there is no buffer \"" + name + "\"");
 }
 
-Verdict Dropped(const std::string& name) {
-  return Verdict::Failed(ErrorCode::kBufferDropped, "buffer \"" + name + "\" was dropped");
-}
-
 int64_t UnixNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -233,7 +229,7 @@ namespace {
 
 Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
   if (!host.buffer) {
-    result.verdict = Dropped(host.name);
+    result.verdict = Dropped(host);
     co_return;
   }
   if (request.ids.empty()) {
@@ -261,7 +257,7 @@ Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayServic
 
 Awaitable<void> HistoryAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
   if (!host.buffer) {
-    result.verdict = Dropped(host.name);
+    result.verdict = Dropped(host);
   } else if (host.buffer->options().prompt_history == 0) {
     result.verdict = Verdict::Failed(ErrorCode::kFailedPrecondition,
                                      "prompt_history of buffer \"" + host.name + "\" is 0: it remembers no prompts");
@@ -288,7 +284,7 @@ Awaitable<void> RejectedAtHome(BufferHost& host, uint64_t trajectories, Key128 w
 
 Awaitable<void> ReplayService::DeleteAtHome(BufferHost& host, const Request& request, GetResult& result) {
   if (!host.buffer) {
-    result.verdict = Dropped(host.name);
+    result.verdict = Dropped(host);
     co_return;
   }
   for (const std::string& id : request.ids) result.deleted += host.buffer->Delete(id);
@@ -297,7 +293,7 @@ Awaitable<void> ReplayService::DeleteAtHome(BufferHost& host, const Request& req
 
 Awaitable<void> ReplayService::UpdateAtHome(BufferHost& host, const Request& request, GetResult& result) {
   if (!host.buffer) {
-    result.verdict = Dropped(host.name);
+    result.verdict = Dropped(host);
     co_return;
   }
   if (std::string why = host.buffer->WhyUpdateRefused(request.updates); !why.empty()) {

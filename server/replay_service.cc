@@ -17,10 +17,6 @@ namespace {
 // Trajectories decided for waiters in one go before others get their turn: about 0.4 ms.
 constexpr uint32_t kPumpCost = 4096;
 
-Verdict Dropped(const BufferHost& host) {
-  return Verdict::Failed(ErrorCode::kBufferDropped, "buffer \"" + host.name + "\" was dropped");
-}
-
 Verdict Draining() {
   Verdict verdict = Verdict::Failed(ErrorCode::kUnavailable, "the server is shutting down: try again when it is back");
   verdict.reason = WaitReason::kDraining;
@@ -28,6 +24,10 @@ Verdict Draining() {
 }
 
 }  // namespace
+
+Verdict Dropped(const BufferHost& host) {
+  return Verdict::Failed(ErrorCode::kBufferDropped, "buffer \"" + host.name + "\" was dropped");
+}
 
 Verdict EndVerdict(const Waiter& waiter) {
   switch (waiter.end) {

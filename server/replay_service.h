@@ -95,6 +95,9 @@ struct BufferHost {
   bool altering = false;
 };
 
+// What a call of a buffer that is no longer there is told.
+Verdict Dropped(const BufferHost& host);
+
 struct InsertCall {
   InsertRequest request;
   SteadyTime received_at;

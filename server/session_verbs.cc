@@ -66,12 +66,11 @@ Awaitable<void> Session::FinishOther() {
 }
 
 Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
-  if (request_.verb == Verb::kReportCost) {
-    co_await service_.ReportCost(thread_, host, request_.cost);
-    thread_.encoder.Done(request_.id, output_);
-    co_return;
-  }
+  ReplayService::GetResult result;  // of the verbs at the end
   switch (request_.verb) {
+    case Verb::kReportCost:
+      co_await service_.ReportCost(thread_, host, request_.cost);
+      co_return thread_.encoder.Done(request_.id, output_);
     case Verb::kReserveGroup: {
       co_await PrepareToWait();
       ReserveCall call{request_.reserve};
@@ -92,29 +91,22 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       if (!verdict.done()) co_return Reply(verdict);
       co_return thread_.encoder.Acknowledge(request_.id, count, output_);
     }
-    default:
-      break;
-  }
-  ReplayService::GetResult result;
-  if (request_.verb == Verb::kGet) {
-    co_await service_.Get(thread_, host, request_, result);
-  } else if (request_.verb == Verb::kUpdate) {
-    co_await service_.Update(thread_, host, request_, result);
-  } else if (request_.verb == Verb::kHistory) {
-    co_await service_.History(thread_, host, request_, result);
-  } else {
-    co_await service_.Delete(thread_, host, request_, result);
-  }
-  if (!result.verdict.done()) {
-    Reply(result.verdict);
-  } else if (request_.verb == Verb::kGet) {
-    thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
-  } else if (request_.verb == Verb::kUpdate) {
-    thread_.encoder.Update(request_.id, result.outcomes, result.revisions, output_);
-  } else if (request_.verb == Verb::kHistory) {
-    thread_.encoder.History(request_.id, result.prompts, result.more, output_);
-  } else {
-    thread_.encoder.Delete(request_.id, result.deleted, output_);
+    case Verb::kGet:
+      co_await service_.Get(thread_, host, request_, result);
+      if (!result.verdict.done()) co_return Reply(result.verdict);
+      co_return thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
+    case Verb::kUpdate:
+      co_await service_.Update(thread_, host, request_, result);
+      if (!result.verdict.done()) co_return Reply(result.verdict);
+      co_return thread_.encoder.Update(request_.id, result.outcomes, result.revisions, output_);
+    case Verb::kHistory:
+      co_await service_.History(thread_, host, request_, result);
+      if (!result.verdict.done()) co_return Reply(result.verdict);
+      co_return thread_.encoder.History(request_.id, result.prompts, result.more, output_);
+    default:  // Delete
+      co_await service_.Delete(thread_, host, request_, result);
+      if (!result.verdict.done()) co_return Reply(result.verdict);
+      co_return thread_.encoder.Delete(request_.id, result.deleted, output_);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "replay/client.h"
 #include "tests/support/daemon.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
@@ -19,12 +20,6 @@ namespace {
 using namespace std::chrono_literals;
 using testing::ElementsAre;
 using testing::Pair;
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 Trajectory Rollout(const std::string& id, const std::string& source, size_t tokens = 2) {
   Trajectory rollout;

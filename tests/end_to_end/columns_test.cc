@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "tests/support/make_column.h"
 #include "tests/support/make_trajectory.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
@@ -24,12 +24,6 @@ using namespace std::chrono_literals;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 constexpr int64_t kTokens = 6;
 

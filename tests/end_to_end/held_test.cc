@@ -7,25 +7,19 @@
 #include <chrono>
 #include <future>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "replay/client.h"
 #include "tests/support/daemon.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 Trajectory Rollout(const std::string& id) {
   Trajectory rollout;

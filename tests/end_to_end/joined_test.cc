@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "replay/client.h"
 #include "tests/support/chi_square.h"
 #include "tests/support/daemon.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
@@ -24,12 +24,6 @@ using namespace std::chrono_literals;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 Trajectory Rollout(const std::string& id, int64_t index = -1, Correctness correct = Correctness::kUnknown) {
   Trajectory rollout;

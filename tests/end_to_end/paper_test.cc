@@ -34,6 +34,7 @@
 #include "tests/support/chi_square.h"
 #include "tests/support/daemon.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
@@ -45,12 +46,6 @@ constexpr double kLeastP = 1e-6;
 constexpr double kSigmas = 5;
 // Sanitizers make a call some ten times dearer. The bounds know how much was drawn.
 constexpr int Shortened(int steps) { return kSanitized ? steps / 4 : steps; }
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 Trajectory MakeRollout(const std::string& run, const std::string& id, int64_t version) {
   Trajectory rollout;

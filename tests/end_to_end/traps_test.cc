@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,18 +17,13 @@
 #include "schema/limits.h"
 #include "tests/support/daemon.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/value.h"
 
 namespace replay::test {
 namespace {
 
 using namespace std::chrono_literals;
 using testing::HasSubstr;
-
-template <typename T>
-T Value(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().ToString());
-  return std::move(*result);
-}
 
 Trajectory Rollout(const std::string& id, size_t tokens = 2) {
   Trajectory rollout;
