@@ -28,6 +28,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "replay/client.h"
@@ -539,6 +540,7 @@ TEST_F(Paper, StepsSinceLastUseFollowTheExample) {
 class FreeGenerator {
  public:
   static float PriorityOf(uint64_t item) { return static_cast<float>(1 + item % 3); }
+  static bool IsGood(uint64_t item) { return item % 5 > 0; }  // its reward is 1, otherwise 0
 
   explicit FreeGenerator(const std::string& address) : client_({.address = address}) {}
   ~FreeGenerator() { Stop(); }
@@ -552,6 +554,7 @@ class FreeGenerator {
     for (uint64_t item = 1; !stop_;) {
       Trajectory rollout = MakeRollout("", std::to_string(item), static_cast<int64_t>(item));
       rollout.priority = PriorityOf(item);
+      rollout.reward = IsGood(item);
       // It waits shortly, to hear of the end.
       const auto receipt = client_.Insert("rollouts", {&rollout, 1}, 50ms);
       if (!receipt && receipt.error().reason == WaitReason::kPacing) continue;
@@ -600,26 +603,29 @@ class Urns {
     bool repeats = false;
   };
 
-  explicit Urns(std::string selector) : selector_(std::move(selector)) {}
+  // Of all live items, or only of the good ones.
+  Urns(std::string selector, bool only_good) : selector_(std::move(selector)), only_good_(only_good) {}
 
   std::vector<Stage> StagesOf(uint64_t newest, uint32_t count) {
-    std::vector<uint64_t> live(kN);
-    std::iota(live.begin(), live.end(), newest + 1 - kN);
+    std::vector<uint64_t> live;
+    for (uint64_t item = newest + 1 - kN; item <= newest; ++item)
+      if (!only_good_ || FreeGenerator::IsGood(item)) live.push_back(item);
     if (selector_ != "epoch" && selector_ != "unused_first")
       return {MakeStage(live, newest, count, selector_ != "uniform_distinct")};
     // Who joins in the middle of a pass is in it at once.
     level_.resize(newest + 1, selector_ == "epoch" ? pass_ : 0);
     std::vector<Stage> stages;
-    std::vector<uint32_t> level(level_.end() - kN, level_.end());  // of `live`
+    std::vector<uint32_t> level;  // of `live`
+    for (const uint64_t item : live) level.push_back(level_[item]);
     while (count > 0) {
       pass_ = *std::min_element(level.begin(), level.end());
       std::vector<uint64_t> urn;
-      for (size_t i = 0; i < kN; ++i)
+      for (size_t i = 0; i < live.size(); ++i)
         if (level[i] == pass_) urn.push_back(live[i]);
       stages.push_back(MakeStage(urn, newest, std::min(count, static_cast<uint32_t>(urn.size())), false));
       count -= stages.back().taken;
       if (count > 0)
-        for (const uint64_t item : urn) ++level[item - live[0]];  // all of them drawn
+        for (uint32_t& each : level) each = std::max(each, pass_ + 1);  // all of the urn are drawn
     }
     return stages;
   }
@@ -642,6 +648,7 @@ class Urns {
   }
 
   const std::string selector_;
+  const bool only_good_;
   uint32_t pass_ = 0;            // the level of the urn that was drawn from last
   std::vector<uint32_t> level_;  // by item: epoch, the pass it is to be drawn in; unused_first, its uses
 };
@@ -671,7 +678,10 @@ class Ledger {
   void Observe(uint64_t item, uint64_t newest) { ++observed_[class_of_(item, newest)]; }
   void Check() const {
     double statistic = 0;
-    for (size_t i = 0; i < observed_.size(); ++i) statistic += std::pow(observed_[i] - expected_[i], 2) / variance_[i];
+    for (size_t i = 0; i < observed_.size(); ++i) {
+      ASSERT_GT(variance_[i], 0) << "class " << i << " is never drawn from";
+      statistic += std::pow(observed_[i] - expected_[i], 2) / variance_[i];
+    }
     EXPECT_GT(ChiSquareTail(statistic, static_cast<int>(observed_.size()) - 1), kLeastP)
         << statistic << " of " << observed_.size() << " classes";
   }
@@ -681,10 +691,13 @@ class Ledger {
   std::vector<double> observed_, expected_, variance_;
 };
 
-class PaperSelectors : public Paper, public testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, PaperSelectors,
-                         testing::Values("uniform", "uniform_distinct", "prioritized", "recency", "epoch", "unused_first"),
-                         [](const auto& name) { return std::string(name.param); });
+// The selector, and whether it draws from a view of the good rollouts.
+class PaperSelectors : public Paper, public testing::WithParamInterface<std::tuple<const char*, bool>> {};
+INSTANTIATE_TEST_SUITE_P(
+    All, PaperSelectors,
+    testing::Combine(testing::Values("uniform", "uniform_distinct", "prioritized", "recency", "epoch", "unused_first"),
+                     testing::Bool()),
+    [](const auto& name) { return std::string(std::get<0>(name.param)) + (std::get<1>(name.param) ? "_of_a_view" : ""); });
 
 // What is drawn while another thread inserts and the oldest leave. How far that thread has come when a Sample begins is chance;
 // but the reply tells: rollouts carry their own insertion number as version, none is published, so the `step` that staleness is
@@ -693,8 +706,9 @@ INSTANTIATE_TEST_SUITE_P(All, PaperSelectors,
 // or one of them would be done before the other began.
 TEST_P(PaperSelectors, DrawByTheirProbabilitiesWhileAnotherThreadInserts) {
   constexpr uint32_t kMaxDraws = 24;
+  const auto [selector, of_a_view] = GetParam();
   BufferOptions options{.capacity_items = Urns::kN,
-                        .selector = GetParam(),
+                        .selector = selector,
                         .replay_ratio = 8,
                         .tolerance = 64,
                         .min_size = Urns::kN,
@@ -703,10 +717,18 @@ TEST_P(PaperSelectors, DrawByTheirProbabilitiesWhileAnotherThreadInserts) {
                         .seed = kSeed};
   if (*options.selector == "prioritized") options.priority_exponent = 1.5, options.staleness_decay = 100;
   if (*options.selector == "recency") options.staleness_decay = 60;
+  if (of_a_view) {
+    options.views = std::vector<ViewOptions>{{.name = "good",
+                                              .filter = "reward >= 1",
+                                              .selector = selector,
+                                              .priority_exponent = options.priority_exponent.value_or(1),
+                                              .staleness_decay = options.staleness_decay.value_or(0)}};
+    options.selector = "uniform", options.priority_exponent = std::nullopt, options.staleness_decay = std::nullopt;
+  }
   Value(client_.CreateBuffer("rollouts", options));
   FreeGenerator generator(daemon_.unix_address());
 
-  Urns urns(GetParam());
+  Urns urns(selector, of_a_view);
   // By age and priority; and by place in a ring of N: an item comes when the one N before it goes, and may take its place in
   // whatever the selector keeps.
   Ledger by_age(24, [](uint64_t item, uint64_t newest) { return (newest - item) * 8 / Urns::kN * 3 + item % 3; });
@@ -716,7 +738,7 @@ TEST_P(PaperSelectors, DrawByTheirProbabilitiesWhileAnotherThreadInserts) {
   const int batches = Shortened(8000);
   for (int i = 0; i < batches; ++i) {
     const auto count = static_cast<uint32_t>(1 + random() % kMaxDraws);
-    const Batch batch = Value(client_.Sample("rollouts", {.count = count}, 20s));
+    const Batch batch = Value(client_.Sample("rollouts", {.count = count, .view = of_a_view ? "good" : ""}, 20s));
     ASSERT_EQ(count, batch.draws.size());
     const auto newest = static_cast<uint64_t>(batch.step);
     states.insert(newest);
