@@ -1,8 +1,8 @@
 // decision_bench: what a decision of Buffer costs, and what an item costs beyond its frame, for each selector and retention at
 // 10^3 to 10^7 items. See --help.
 //
-//   ns per draw      of a batch of 256, all bookkeeping and frame references included
-//   ns per insert    of one trajectory in a request of its own into a full buffer, the eviction it causes included
+//   ns per draw      of a trajectory in a batch of 256, all bookkeeping and frame references included
+//   ns per insert    of a trajectory in a request of its own (or of its group) into a full buffer, the eviction it causes included
 //   bytes per item   what the index says of itself, and the header of the frame
 //   heap per item    what the allocator says that the whole buffer takes, without the 64 bytes of each frame. Its own overhead,
 //                    which is small for frames of a real size, counts in both.
@@ -10,7 +10,8 @@
 // Each cell is a buffer that has lived with its selector and retention: filled, then replaced in part, then drawn from and
 // inserted into in turns, four draws an insert. Its items are of about 100 policy versions, half of them correct, with random
 // priorities where the selector weighs by them, and with rewards that rise as training goes on, so that also what the highest
-// rewards are changes at a steady rate. Every item has a frame of its own, of 64 bytes, so that the caches see what they would
+// rewards are changes at a steady rate. Beside items, a view (`correct = yes`, half of them, by a selector of its own) and groups
+// of 8 are drawn, with retention fifo unless asked otherwise. Every item has a frame of its own, of 64 bytes, so that the caches see what they would
 // see in a server. positive_bias and best keep a quarter for older items.
 //
 // Two baselines say what the machine takes for memory of such a size, whatever the decision:
@@ -39,30 +40,19 @@
 #include <vector>
 
 #include "schema/names.h"
-#include "server/buffer.h"
 #include "server/check.h"
 #include "server/heap.h"
 #include "server/item_table.h"
 #include "server/random.h"
 #include "storage/segmented_array.h"
 #include "storage/store.h"
+#include "tests/bench/lived_buffer.h"
 
-namespace replay::server {
+namespace replay::bench {
 namespace {
 
-constexpr uint64_t kFrameBytes = 64;
-constexpr uint64_t kVersions = 100;  // in the freshest N items
-constexpr uint32_t kBatch = 256;
-constexpr size_t kBatchesPerRound = 32, kInsertsPerRound = 2048;
 constexpr size_t kSlices = 9;          // odd
 constexpr uint64_t kFewItems = 1'000;  // what all others are compared with
-
-// Of this thread.
-double CpuSeconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
 
 // Calls `slice`, which fills in as many measurements, kSlices times; the median of each.
 template <size_t kCount, typename Slice>
@@ -94,115 +84,6 @@ double Repeat(double seconds, uint64_t operations, const Round& round) {
   return taken * 1e9 / static_cast<double>(rounds * operations);
 }
 
-// --- A buffer ------------------------------------------------------------------------------------------------------------
-
-struct Kind {
-  SelectorKind selector;
-  RetentionKind retention;
-};
-
-class LivedBuffer {
- public:
-  LivedBuffer(const Kind& kind, uint64_t items)
-      : items_(items), has_priorities_(kind.selector == SelectorKind::kPrioritized), random_(1) {
-    BufferOptions options;
-    options.capacity_items = items_;
-    options.retention = kind.retention;
-    if (kind.retention != RetentionKind::kFifo) options.delta = {1, 4};
-    options.selector = kind.selector;
-    if (has_priorities_) options.priority_exponent = 0.6;
-    if (kind.selector == SelectorKind::kRecency) options.staleness_decay = kVersions / 4.0;
-    options.seed = 1;
-    const std::string error = CheckOptions(&options);
-    CHECK(error.empty()) << error;
-    buffer_ = std::make_unique<Buffer>("bench", options, PolicyVersions::Empty());
-    while (buffer_->live() < items_) InsertUntimed(items_ - buffer_->live());
-    for (const uint64_t end = number_ + items_ / 4; number_ < end;) InsertUntimed(end - number_);
-  }
-
-  struct Costs {
-    double draw = 0, insert = 0;  // ns
-  };
-  // For about so many seconds, without those in which inserts are prepared.
-  Costs Run(double seconds) {
-    double draw_seconds = 0, insert_seconds = 0;
-    uint64_t rounds = 0;
-    while (draw_seconds + insert_seconds < seconds) {
-      draw_seconds += Draw();
-      insert_seconds += Insert();
-      ++rounds;
-    }
-    return {.draw = draw_seconds * 1e9 / static_cast<double>(rounds * kBatchesPerRound * kBatch),
-            .insert = insert_seconds * 1e9 / static_cast<double>(rounds * kInsertsPerRound)};
-  }
-
-  double BytesPerItem() const {
-    const BufferStats stats = buffer_->Stats();
-    return static_cast<double>(stats.index_bytes) / static_cast<double>(stats.items) + double{Frame::kOverheadBytes};
-  }
-  uint64_t live() const { return buffer_->live(); }
-  // Gives back what is not the buffer's.
-  void DropScratch() {
-    frames_ = std::vector<Frame>();
-    facts_ = std::vector<TrajectoryFacts>();
-    sampled_ = SampleResult();
-  }
-
- private:
-  // A round of each; the seconds it took.
-  double Draw() {
-    const SampleRequest request{.count = kBatch};
-    const double start = CpuSeconds();
-    for (size_t i = 0; i < kBatchesPerRound; ++i) CHECK(buffer_->Sample(request, &sampled_).done());
-    return CpuSeconds() - start;
-  }
-  double Insert() {
-    Prepare(kInsertsPerRound);
-    InsertRequest request;
-    const double start = CpuSeconds();
-    for (size_t i = 0; i < kInsertsPerRound; ++i) {
-      request.frames = {&frames_[i], 1};
-      request.facts = {&facts_[i], 1};
-      CHECK(buffer_->Insert(request, &inserted_).done());
-    }
-    return CpuSeconds() - start;
-  }
-  void Prepare(size_t count) {
-    frames_.resize(count);
-    facts_.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      frames_[i] = Frame::Allocate(kFrameBytes);
-      TrajectoryFacts& facts = facts_[i];
-      facts.id = {number_ * 0x9e3779b97f4a7c15, number_};  // as evenly spread as a hash
-      facts.run = {1, 1};
-      facts.min_version = facts.max_version = static_cast<int64_t>(number_ * kVersions / items_);
-      facts.token_count = 1000;
-      facts.correct = random_.Below(2) ? Outcome::kCorrect : Outcome::kIncorrect;
-      // Rises by its own spread while the buffer is replaced once.
-      facts.reward = static_cast<float>(random_.Unit() + static_cast<double>(number_) / static_cast<double>(items_));
-      if (has_priorities_) facts.priority = static_cast<float>(0.01 + random_.Unit());
-      ++number_;
-    }
-  }
-  void InsertUntimed(uint64_t most) {
-    Prepare(std::min<uint64_t>(most, 128));
-    InsertRequest request;
-    request.frames = frames_;
-    request.facts = facts_;
-    CHECK(buffer_->Insert(request, &inserted_).done());
-  }
-
-  const uint64_t items_;
-  const bool has_priorities_;
-  Random random_;
-  std::unique_ptr<Buffer> buffer_;
-  uint64_t number_ = 1;
-  std::vector<Frame> frames_;
-  std::vector<TrajectoryFacts> facts_;
-  SampleResult sampled_;
-  InsertResult inserted_;
-};
-
 // --- Baselines -----------------------------------------------------------------------------------------------------------
 
 class Reads {
@@ -233,7 +114,7 @@ class Reads {
   };
   const uint32_t lines_;
   std::unique_ptr<Line[], decltype(&std::free)> array_;
-  Random random_;
+  server::Random random_;
 };
 
 class Touches {
@@ -241,16 +122,16 @@ class Touches {
   explicit Touches(uint64_t items) : items_(static_cast<uint32_t>(items)), random_(1) {
     slots_.Reserve(items_);
     rows_.Reserve(items_);
-    taken_.reserve(kBatch);
+    taken_.reserve(LivedBuffer::kBatch);
     for (uint32_t i = 0; i < items_; ++i) {
       slots_[i] = i;
-      store_.Put(&rows_[i].place, Frame::Allocate(kFrameBytes));
+      store_.Put(&rows_[i].place, Frame::Allocate(LivedBuffer::kFrameBytes));
     }
   }
   // ns for an item.
   double Run(double seconds) {
-    return Repeat(seconds, kBatchesPerRound * kBatch, [&] {
-      for (size_t i = 0; i < kBatchesPerRound; ++i) TouchBatch();
+    return Repeat(seconds, LivedBuffer::kBatchesPerRound * LivedBuffer::kBatch, [&] {
+      for (size_t i = 0; i < LivedBuffer::kBatchesPerRound; ++i) TouchBatch();
     });
   }
 
@@ -274,10 +155,10 @@ class Touches {
 
   const uint32_t items_;
   SegmentedArray<uint32_t, 4096> slots_;
-  SegmentedArray<Item, 1024> rows_;
+  SegmentedArray<server::Item, 1024> rows_;
   Store store_;
-  Random random_;
-  std::array<uint32_t, kBatch> picks_{};
+  server::Random random_;
+  std::array<uint32_t, LivedBuffer::kBatch> picks_{};
   std::vector<Frame> taken_;
 };
 
@@ -314,7 +195,7 @@ Cell MeasureCell(const Kind& kind, uint64_t items, double seconds, Baselines* ba
           .read = medians[2],
           .touch = medians[3],
           .bytes_per_item = buffer.BytesPerItem(),
-          .heap_per_item = heap - double{kFrameBytes},
+          .heap_per_item = heap - double{LivedBuffer::kFrameBytes},
           .few_draw = medians[4],
           .few_insert = medians[5],
           .few_read = medians[6],
@@ -326,40 +207,56 @@ Cell MeasureCell(const Kind& kind, uint64_t items, double seconds, Baselines* ba
 struct Options {
   std::vector<uint64_t> items;
   double seconds = 0.5;
-  std::vector<std::string> selectors, retentions;
+  std::vector<std::string> selectors, retentions, drawn;
   std::string json_path;
 };
 
+std::vector<Kind> KindsOf(const Options& options) {
+  std::vector<Kind> kinds;
+  for (const std::string& name : options.drawn) {
+    const auto drawn = static_cast<Drawn>(std::find(kDrawnNames.begin(), kDrawnNames.end(), name) - kDrawnNames.begin());
+    std::vector<std::string> retentions = options.retentions;
+    if (retentions.empty() && drawn == Drawn::kItems) retentions.assign(kRetentionNames.begin(), kRetentionNames.end());
+    if (retentions.empty()) retentions = {"fifo"};
+    for (const std::string& retention : retentions)
+      for (const std::string& selector : options.selectors)
+        kinds.push_back(
+            {.selector = *server::ParseSelector(selector), .retention = *server::ParseRetention(retention), .drawn = drawn});
+  }
+  return kinds;
+}
+
 void Run(const Options& options) {
   nlohmann::json result = nlohmann::json::array();
-  std::printf("%-17s %-14s %9s %12s %14s %15s %14s %12s %13s\n", "selector", "retention", "N", "ns per draw", "ns per insert",
-              "bytes per item", "heap per item", "ns per read", "ns per touch");
+  std::printf("%-8s %-17s %-14s %9s %12s %14s %15s %14s %12s %13s\n", "drawn", "selector", "retention", "N", "ns per draw",
+              "ns per insert", "bytes per item", "heap per item", "ns per read", "ns per touch");
   Baselines few_baselines(kFewItems);
   for (const uint64_t items : options.items) {
     Baselines baselines(items);
-    for (const std::string& retention : options.retentions) {
-      for (const std::string& selector : options.selectors) {
-        const Kind kind{.selector = *ParseSelector(selector), .retention = *ParseRetention(retention)};
-        const Cell cell = MeasureCell(kind, items, options.seconds, &baselines, &few_baselines);
-        std::printf("%-17s %-14s %9lu %12.1f %14.1f %15.1f %14.1f %12.1f %13.1f\n", selector.c_str(), retention.c_str(), items,
-                    cell.draw, cell.insert, cell.bytes_per_item, cell.heap_per_item, cell.read, cell.touch);
-        std::fflush(stdout);
-        const nlohmann::json few = {{"items", kFewItems},
-                                    {"ns_per_draw", cell.few_draw},
-                                    {"ns_per_insert", cell.few_insert},
-                                    {"ns_per_read", cell.few_read},
-                                    {"ns_per_touch", cell.few_touch}};
-        result.push_back({{"selector", selector},
-                          {"retention", retention},
-                          {"items", items},
-                          {"ns_per_draw", cell.draw},
-                          {"ns_per_insert", cell.insert},
-                          {"ns_per_read", cell.read},
-                          {"ns_per_touch", cell.touch},
-                          {"bytes_per_item", cell.bytes_per_item},
-                          {"heap_per_item", cell.heap_per_item},
-                          {"few", few}});
-      }
+    for (const Kind& kind : KindsOf(options)) {
+      const Cell cell = MeasureCell(kind, items, options.seconds, &baselines, &few_baselines);
+      const std::string drawn(kDrawnNames[static_cast<size_t>(kind.drawn)]), selector(server::ToString(kind.selector)),
+          retention(server::ToString(kind.retention));
+      std::printf("%-8s %-17s %-14s %9lu %12.1f %14.1f %15.1f %14.1f %12.1f %13.1f\n", drawn.c_str(), selector.c_str(),
+                  retention.c_str(), items, cell.draw, cell.insert, cell.bytes_per_item, cell.heap_per_item, cell.read,
+                  cell.touch);
+      std::fflush(stdout);
+      const nlohmann::json few = {{"items", kFewItems},
+                                  {"ns_per_draw", cell.few_draw},
+                                  {"ns_per_insert", cell.few_insert},
+                                  {"ns_per_read", cell.few_read},
+                                  {"ns_per_touch", cell.few_touch}};
+      result.push_back({{"drawn", drawn},
+                        {"selector", selector},
+                        {"retention", retention},
+                        {"items", items},
+                        {"ns_per_draw", cell.draw},
+                        {"ns_per_insert", cell.insert},
+                        {"ns_per_read", cell.read},
+                        {"ns_per_touch", cell.touch},
+                        {"bytes_per_item", cell.bytes_per_item},
+                        {"heap_per_item", cell.heap_per_item},
+                        {"few", few}});
     }
   }
   if (options.json_path.empty()) return;
@@ -370,14 +267,14 @@ void Run(const Options& options) {
 }
 
 }  // namespace
-}  // namespace replay::server
+}  // namespace replay::bench
 
 int main(int argc, char** argv) {
   using namespace replay;
   CLI::App app(
       "Measures what draws and inserts of a buffer cost, and what an item takes beyond its frame, for each selector and\n"
       "retention at 10^3 to 10^7 items. A table goes to standard output, the same and more as JSON to --json.");
-  server::Options options;
+  bench::Options options;
   bool quick = false;
   app.add_option("--json", options.json_path, "Writes the results to this file");
   app.add_flag("--quick", quick, "Up to 100,000 items, and at most 0.1 seconds a cell");
@@ -386,14 +283,15 @@ int main(int argc, char** argv) {
   const auto among = [](const auto& names) { return CLI::IsMember(std::vector<std::string>(names.begin(), names.end())); };
   app.add_option("--selector", options.selectors, "Only these")->check(among(kSelectorNames));
   app.add_option("--retention", options.retentions, "Only these")->check(among(kRetentionNames));
+  app.add_option("--drawn", options.drawn, "Only these")->check(among(bench::kDrawnNames));
   CLI11_PARSE(app, argc, argv);
   if (options.items.empty()) options.items = {1'000, 10'000, 100'000, 1'000'000, 10'000'000};
   if (options.selectors.empty()) options.selectors.assign(kSelectorNames.begin(), kSelectorNames.end());
-  if (options.retentions.empty()) options.retentions.assign(kRetentionNames.begin(), kRetentionNames.end());
+  if (options.drawn.empty()) options.drawn.assign(bench::kDrawnNames.begin(), bench::kDrawnNames.end());
   if (quick) {
     std::erase_if(options.items, [](uint64_t items) { return items > 100'000; });
     options.seconds = std::min(options.seconds, 0.1);
   }
   server::ConfigureHeap();  // as the daemon
-  server::Run(options);
+  bench::Run(options);
 }

@@ -16,11 +16,13 @@ looks at, however many items there are:
   draw      4     position, row, the row it changes places with, frame
   insert    8     the id sought, entered, and that of the evicted taken out; of the evicted the row, its neighbour, its place
                   in the selector, the one that fills it, the frame
+            3     more with a view: of the evicted its place there, the one that fills it, that one's own place
+            8     more for a group, once for its members: the same as for an item
 
 and one that is O(log n) for one place more at each doubling, log2(N / 10^3). One walk over 4 bytes of each item in a batch of
 256 draws, the cheapest cost that is O(n), makes 150 reads at 10^7 items; up to 10^5, as with --quick, it would pass.
-The median counts: for draws over the retentions, which they do not depend on; for inserts of a retention over the selectors in
-which an insert is O(1).
+The median counts: for draws over the retentions, which they do not depend on; for inserts of a retention (from a view, of
+groups) over the selectors in which an insert is O(1).
 
 bytes_per_item is all that an item takes beyond its frame's bytes, by the index's own account or the allocator's, whichever is
 more; the worst retention and size from 10^5 items on counts.
@@ -35,10 +37,12 @@ import re
 import statistics
 import subprocess
 import sys
+from functools import partial
 
 from measurements import AT_LEAST, AT_MOST, argument_parser, run_for_json, say, tell
 
-DRAW_PLACES, INSERT_PLACES = 4, 8
+DRAW_PLACES = 4
+INSERT_PLACES = {"items": 8, "view": 8 + 3, "groups": 8 + 8}
 LOG_SELECTORS = ("prioritized", "recency")  # O(log n) for draws and inserts
 LOG_RETENTIONS = ("best",)
 BYTES_FROM = 10**5  # below, what a buffer takes by itself is more than its items
@@ -68,11 +72,11 @@ class Decisions:
                 growths.append((cell[cost] - few[cost]) / (cell["ns_per_read"] - few["ns_per_read"]))
         return statistics.median(growths)
 
-    def bytes_per_item(self, selector):
+    def bytes_per_item(self, drawn, selector):
         return max(
             max(cell["bytes_per_item"], cell["heap_per_item"])
             for cell in self.cells
-            if cell["selector"] == selector and cell["items"] >= BYTES_FROM
+            if cell["drawn"] == drawn and cell["selector"] == selector and cell["items"] >= BYTES_FROM
         )
 
 
@@ -129,37 +133,48 @@ def figures(decisions, simulation):
 
     def add_growth(name, cost, places, logarithmic, wanted):
         goal = places + (decisions.doublings if logarithmic else 0)
-        told.append((name, lambda: decisions.growth_in_reads(cost, wanted), AT_MOST, round(goal, 1)))
+        told.append((name, partial(decisions.growth_in_reads, cost, wanted), AT_MOST, round(goal, 1)))
 
-    for selector in decisions.names("selector"):
-        add_growth(
-            f"draw_growth_in_reads_{selector}",
-            "ns_per_draw",
-            DRAW_PLACES,
-            selector in LOG_SELECTORS,
-            lambda cell, selector=selector: cell["selector"] == selector,
-        )
-    for retention in decisions.names("retention"):
-        add_growth(
-            f"insert_growth_in_reads_{retention}",
-            "ns_per_insert",
-            INSERT_PLACES,
-            retention in LOG_RETENTIONS,
-            lambda cell, retention=retention: cell["retention"] == retention and cell["selector"] not in LOG_SELECTORS,
-        )
-    for selector in decisions.names("selector"):
-        if selector in LOG_SELECTORS:
+    def among(**wanted):
+        return lambda cell: all(cell[name] in values for name, values in wanted.items())
+
+    selectors = decisions.names("selector")
+    constant = [selector for selector in selectors if selector not in LOG_SELECTORS]
+    flat = [retention for retention in decisions.names("retention") if retention not in LOG_RETENTIONS]
+    for drawn in decisions.names("drawn"):
+        of = "" if drawn == "items" else drawn + "_"
+        places = INSERT_PLACES[drawn]
+        for selector in selectors:
             add_growth(
-                f"insert_growth_in_reads_{selector}",
-                "ns_per_insert",
-                INSERT_PLACES,
-                True,
-                lambda cell, selector=selector: cell["selector"] == selector and cell["retention"] not in LOG_RETENTIONS,
+                f"{of}draw_growth_in_reads_{selector}",
+                "ns_per_draw",
+                DRAW_PLACES,
+                selector in LOG_SELECTORS,
+                among(drawn=[drawn], selector=[selector]),
             )
-    for selector in decisions.names("selector"):
-        told.append((f"bytes_per_item_{selector}", lambda selector=selector: decisions.bytes_per_item(selector), AT_MOST, 200))
+        if drawn == "items":
+            for retention in decisions.names("retention"):
+                add_growth(
+                    f"insert_growth_in_reads_{retention}",
+                    "ns_per_insert",
+                    places,
+                    retention in LOG_RETENTIONS,
+                    among(drawn=[drawn], selector=constant, retention=[retention]),
+                )
+        else:
+            add_growth(f"{of}insert_growth_in_reads", "ns_per_insert", places, False, among(drawn=[drawn], selector=constant))
+        for selector in filter(LOG_SELECTORS.__contains__, selectors):
+            add_growth(
+                f"{of}insert_growth_in_reads_{selector}",
+                "ns_per_insert",
+                places,
+                True,
+                among(drawn=[drawn], selector=[selector], retention=flat),
+            )
+        for selector in selectors:
+            told.append((f"{of}bytes_per_item_{selector}", partial(decisions.bytes_per_item, drawn, selector), AT_MOST, 200))
 
-    pairs = [f"{selector} from {retention}" for selector in decisions.names("selector") for retention in decisions.names("retention")]
+    pairs = [f"{selector} from {retention}" for selector in selectors for retention in decisions.names("retention")]
     operations_goal = min(simulation.operations, SIM_GOAL)
     pair_goal = SIM_GOAL_OF_A_PAIR * operations_goal // SIM_GOAL
     told.append(("sim_operations_without_difference", simulation.operations_without_difference, AT_LEAST, operations_goal))
