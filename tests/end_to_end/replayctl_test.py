@@ -273,7 +273,9 @@ def test_groups_are_reserved_and_admitted(daemon):
     assert (reserved["present"], reserved["size"]) == (0, 6)
     done = daemon.ctl("admit", "admitted", "--batch", 4, "--count", 2, "--timeout", 0, "--json", check=False)
     assert (done.returncode, error_of(done)["code"], error_of(done)["reason"]) == (FAILED, "timed_out", "staleness")
-    assert "1 groups, 0 members wait" in daemon.ctl("stats", "admitted").stdout
+    assert "1 groups, 0 members wait in them, 0 groups have expired" in daemon.ctl("stats", "admitted").stdout
+    shown = daemon.json("stats", "admitted")["buffers"][0]
+    assert (shown["reserved_groups"], shown["pending"], shown["expired_groups"]) == (1, 0, 0)
     assert "dropped with 0 of 6 members" in daemon.ctl("reserve", "admitted", "p7", "--drop").stdout
     assert "7 trajectories may be generated" in daemon.ctl("admit", "admitted", "--batch", 4).stdout
 
