@@ -157,6 +157,7 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.views = ReadCounts(from.getViews());
   stats.groups = from.getGroups();
   stats.reserved_groups = from.getReservedGroups();
+  stats.expired_groups = from.getExpiredGroups();
   stats.pending = from.getPending();
   stats.held = from.getHeld();
   stats.leases = from.getLeases();

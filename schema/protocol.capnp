@@ -466,7 +466,7 @@ struct BufferStats {
   groups @38 :UInt64;               # Live groups, where they are the unit.
   reservedGroups @39 :UInt64;
   pending @40 :UInt64;              # Members of reserved groups that are there; not in items.
-  held @41 :UInt64;                 # Of items: under a lease.
+  held @41 :UInt64;                 # Items (or groups, where they are the unit) under a lease.
   leases @42 :UInt64;
   expiredLeases @43 :UInt64;
   zeroSpread @44 :UInt64;           # Of items: of a group without reward spread.
@@ -477,6 +477,7 @@ struct BufferStats {
   columnBytes @49 :UInt64;
   columns @50 :List(NamedCount);    # Column frames by name.
   prompts @51 :UInt64;
+  expiredGroups @52 :UInt64;        # Reserved groups whose lease or deadline ended: dropped, or released as they were.
 }
 
 struct ServerStats {

@@ -249,6 +249,7 @@ struct BufferStats {
   std::vector<std::pair<std::string, uint64_t>> columns;  // live items that have each
   uint64_t groups = 0;                                    // live, where they are the unit
   uint64_t reserved_groups = 0, pending = 0;              // pending: members of those, there and not live
+  uint64_t expired_groups = 0;                            // reserved ones whose lease or deadline ended: dropped or released
   uint64_t dropped_members = 0;                           // of rejected: members of reserved groups that were dropped
   uint64_t held = 0, leases = 0, expired_leases = 0;      // held: live units under a lease
   std::vector<BreakdownRow> sources, lengths, draws;

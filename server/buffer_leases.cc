@@ -178,6 +178,7 @@ bool Buffer::State::EndReservations() {
   bool ended = false;
   while (Reservations::Group* group = reservations.NextOver(now_ms)) {
     ended = true;
+    ++expired_groups;
     if (group->missing == MissingMembers::kDrop)
       DropReserved(group);
     else

@@ -224,7 +224,7 @@ struct Buffer::State {
   uint64_t zero_spread_items = 0, zero_spread_refused = 0;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t drawn = 0, samples = 0, tokens_inserted = 0, tokens_drawn = 0, withheld = 0, withheld_total = 0;
-  uint64_t dropped_members = 0, expired_leases = 0;
+  uint64_t expired_groups = 0, dropped_members = 0, expired_leases = 0;
   Histogram staleness{kStepBounds}, reuse_gap{kStepBounds}, item_draws{kDrawBounds};
   int64_t consumer_step = 0;
   CostReport cost;

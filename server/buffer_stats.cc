@@ -32,6 +32,7 @@ BufferStats Buffer::Stats() const {
   }
   stats.reserved_groups = s.reservations.size();
   stats.pending = s.reservations.pending();
+  stats.expired_groups = s.expired_groups;
   stats.dropped_members = s.dropped_members;
   stats.held = s.held;
   stats.leases = s.leases.size();

@@ -181,6 +181,26 @@ void AddPaper(const ServerStats& stats, Families& out) {
   }
 }
 
+// What is there and cannot be drawn now, and what stands beside the frames.
+void AddHeldBack(const ServerStats& stats, Families& out) {
+  constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
+  using Stats = const BufferStats&;
+  PerBuffer(stats, out, "replay_groups_incomplete", kGauge, "Reserved groups that wait for members.",
+            [](Stats b) { return b.reserved_groups; });
+  PerBuffer(stats, out, "replay_groups_expired_total", kCounter,
+            "Reserved groups whose lease or deadline ended before they were complete: dropped, or released as they were.",
+            [](Stats b) { return b.expired_groups; });
+  PerBuffer(stats, out, "replay_buffer_items_pending", kGauge,
+            "Members of incomplete groups that are there; not in replay_buffer_items.", [](Stats b) { return b.pending; });
+  PerBuffer(stats, out, "replay_buffer_items_held", kGauge, "Live items under a lease; groups, where they are the unit.",
+            [](Stats b) { return b.held; });
+  PerBuffer(stats, out, "replay_leases", kGauge, "Leases that are open.", [](Stats b) { return b.leases; });
+  PerBuffer(stats, out, "replay_leases_expired_total", kCounter, "Leases that ended by their time.",
+            [](Stats b) { return b.expired_leases; });
+  PerBuffer(stats, out, "replay_buffer_column_bytes", kGauge, "Bytes of the columns of live items, beside replay_buffer_bytes.",
+            [](Stats b) { return b.column_bytes; });
+}
+
 // A label that no two sources share. Text that is no UTF-8 would cost the whole scrape: what is not plain ASCII is written %XX.
 std::string SourceLabel(const std::string& source) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
@@ -261,6 +281,7 @@ std::string RenderMetrics(const ServerStats& stats) {
   AddServer(stats, out);
   AddContents(stats, out);
   AddPaper(stats, out);
+  AddHeldBack(stats, out);
   AddBreakdowns(stats, out);
   AddWaits(stats, out);
   return out.Text();

@@ -18,15 +18,13 @@ uint64_t RandomGeneration() {
   return (static_cast<uint64_t>(device()) << 32) | device() | 1;
 }
 
-Verdict NoSuchBuffer(const std::string& name) {
-  return Verdict::Failed(ErrorCode::kNotFound, "there is no buffer \"" + name + "\"");
-}
-
 int64_t UnixNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
+
+std::string NoSuchBuffer(const std::string& name) { return "there is no buffer \"" + name + "\""; }
 
 ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget)
     : config_(config),
@@ -114,7 +112,7 @@ Awaitable<void> DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped) {
 
 Awaitable<Verdict> ReplayService::AlterOnControl(const Request& request) {
   const std::shared_ptr<BufferHost> host = Find(control(), request.buffer);
-  if (!host) co_return NoSuchBuffer(request.buffer);
+  if (!host) co_return Verdict::Failed(ErrorCode::kNotFound, NoSuchBuffer(request.buffer));
   if (host->altering)
     co_return Verdict::Failed(ErrorCode::kFailedPrecondition, "buffer \"" + host->name + "\" is being altered by another call");
   BufferOptions options = host->declared;
@@ -152,7 +150,7 @@ Awaitable<void> ReplayService::PumpAtHome(BufferHost& host) {
 
 Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   const std::shared_ptr<BufferHost> host = Find(control(), request.buffer);
-  if (!host) co_return NoSuchBuffer(request.buffer);
+  if (!host) co_return Verdict::Failed(ErrorCode::kNotFound, NoSuchBuffer(request.buffer));
   if (host->altering)
     co_return Verdict::Failed(ErrorCode::kFailedPrecondition, "buffer \"" + host->name + "\" is being altered by another call");
   auto changed = std::make_shared<Directory>(*control().directory);

@@ -49,7 +49,7 @@ Awaitable<void> ReplayService::SampleJoined(IoThread& thread, const std::string&
     hosts.push_back(Find(thread, share.buffer));
     if (hosts.back()) continue;
     call.verdict = Verdict::Failed(ErrorCode::kNotFound, "parts[" + std::to_string(share.request.part_places[0]) +
-                                                             "].buffer: there is no buffer \"" + share.buffer + "\"");
+                                                             "].buffer: " + NoSuchBuffer(share.buffer));
     co_return;
   }
   // Before anything is drawn: one batch has one unit, and a reply names one lease.

@@ -125,6 +125,9 @@ struct AdmitCall {
   bool MayWait() const { return request.count > 0; }
 };
 
+// What kNotFound says of a buffer: "there is no buffer \"rollouts\"".
+std::string NoSuchBuffer(const std::string& name);
+
 class ReplayService {
  public:
   // `budget` outlives the threads: frames that are freed with them give their bytes back.

@@ -151,6 +151,7 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   for (uint32_t i = 0; i < views.size(); ++i) FillNamedCount(views, i, from.views[i].first, from.views[i].second);
   to.setGroups(from.groups);
   to.setReservedGroups(from.reserved_groups);
+  to.setExpiredGroups(from.expired_groups);
   to.setPending(from.pending);
   to.setHeld(from.held);
   to.setLeases(from.leases);

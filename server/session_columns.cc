@@ -94,7 +94,7 @@ Awaitable<bool> Session::TakeColumns() {
     co_return false;
   }
   if (!service_.Find(thread_, request_.buffer)) {
-    Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
+    Fail(ErrorCode::kNotFound, WaitReason::kNone, NoSuchBuffer(request_.buffer));
     co_await DiscardPayload();
     co_return false;
   }

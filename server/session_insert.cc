@@ -64,7 +64,7 @@ Session::Rest Session::StartInsert() {
   }
   FindHost(request_.buffer, /*produces=*/true);
   if (!host_) {
-    Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
+    Fail(ErrorCode::kNotFound, WaitReason::kNone, NoSuchBuffer(request_.buffer));
     return Rest::kReadPayload;
   }
   return input_.available().size() < preamble_.payload_bytes ? Rest::kReadPayload : TakePayloadNow();

@@ -62,7 +62,7 @@ Awaitable<void> Session::FinishOther() {
         co_return;
       }
   }
-  Fail(ErrorCode::kNotFound, WaitReason::kNone, "there is no buffer \"" + request_.buffer + "\"");
+  Fail(ErrorCode::kNotFound, WaitReason::kNone, NoSuchBuffer(request_.buffer));
 }
 
 Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {

@@ -30,12 +30,17 @@ constexpr const char* kFormatHelp = R"(Format: JSON Lines, one trajectory a line
    "reward":1.0, "named_rewards":{"format":0.5}, "correct":"yes", "advantage":null, "status":"completed",
    "tags":{"level":3,"topic":"algebra"}, "run_id":"", "epoch":0, "rollout_id":"", "part_index":0, "part_count":0,
    "source":"gsm8k", "dataset_index":17, "temperature":1.0, "created_at_unix_ns":0, "opaque_base64":"",
-   "priority":1.0}                                           at first, for selector prioritized: 0 (never drawn) to 1e9
+   "priority":1.0,                                           at first, for selector prioritized: 0 (never drawn) to 1e9
+   "columns":{"ref_logprobs":{"type":"f32","alignment":"token","shape":[5],"values":[0.0,0.0,-0.1,-2.3,-0.7]}}}
   correct: "yes" | "no" | "unknown", or true | false | null. advantage: null, a number, or a list [L].
   status: completed truncated_length truncated_turns aborted failed_parse failed_timeout failed_environment.
   Floats have as many digits as give the same 32-bit float back; "Infinity", "-Infinity", and the bits of an unusual
   NaN as "0x7fc00001", are strings. A tag is an integer without ".", a real with "." or "e". Unknown and repeated keys
-  are errors.)";
+  are errors.
+  A column's values are one list, row by row, true and false of type bool; or, in their place, "base64" of their bytes,
+  little-endian, as of f16 and bf16 always. type: bool u8 i8 u16 i16 i32 i64 f16 bf16 f32 f64. alignment: "token" (if
+  missing; shape begins with L), "row" (any shape), "ragged" (with "offsets" [L + 1] into the first dimension). shape: if
+  missing, one dimension of all values.)";
 
 // {"item":7,...,"trajectory":{...}}, without taking the trajectory's text through a parser.
 void PrintWithTrajectory(const Json& about, const Trajectory& trajectory) {
@@ -209,7 +214,8 @@ class Output {
   bool kept_ = false;
 };
 
-int RunExport(const Context& context, const std::string& buffer, const std::string& path) {
+int RunExport(const Context& context, const std::string& buffer, const std::string& path,
+              const std::vector<std::string>& columns) {
   Client client(context.client_options());
   const Result<ServerStats> stats = client.Stats(buffer);
   if (!stats) return Fail(context, stats.error());
@@ -225,7 +231,7 @@ int RunExport(const Context& context, const std::string& buffer, const std::stri
   uint64_t exported = 0, bytes = 0;
   std::string line;
   for (uint64_t after = 0; after < last && !stop.stopped();) {
-    const Result<std::vector<StoredTrajectory>> page = client.Scan(buffer, after, kItemsPerPage);
+    const Result<std::vector<StoredTrajectory>> page = client.Scan(buffer, after, kItemsPerPage, columns);
     if (!page) return Fail(context, page.error());
     if (page->empty()) break;
     for (const StoredTrajectory& stored : *page) {
@@ -293,7 +299,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
   };
   const auto given = std::make_shared<Arguments>();
   const auto add_columns = [](CLI::App* command, std::vector<std::string>* names) {
-    command->add_option("--column", *names, "Show this column, where a trajectory has it. Once for each")
+    command->add_option("--column", *names, "With this column, where a trajectory has it. Once for each")
         ->type_name("NAME")
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -370,15 +376,18 @@ void AddDataCommands(CLI::App* app, Context* context) {
 
   CLI::App* export_command =
       add("export", "Write a buffer as JSON Lines, oldest first",
-          "Every field, to the bit, as `import` reads it (see import --help). What is inserted meanwhile is left "
-          "out.\n\nExamples:\n"
+          "Every field as it was inserted, to the bit, and the columns that are named, as `import` reads it (see import "
+          "--help).\nWhat is inserted meanwhile is left out.\n\nExamples:\n"
           "  replayctl export rollouts -o rollouts.jsonl\n"
+          "  replayctl export rollouts --column ref_logprobs --column image -o rollouts.jsonl\n"
           "  replayctl export rollouts | gzip > rollouts.jsonl.gz");
   add_buffer(export_command);
   export_command->add_option("-o,--output", given->path, "File to write, once complete; - is standard output")
       ->type_name("FILE")
       ->capture_default_str();
-  export_command->callback([=] { context->run = [=] { return RunExport(*context, given->buffer, given->path); }; });
+  add_columns(export_command, &given->columns);
+  export_command->callback(
+      [=] { context->run = [=] { return RunExport(*context, given->buffer, given->path, given->columns); }; });
 }
 
 }  // namespace replay::cli

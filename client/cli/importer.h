@@ -97,7 +97,10 @@ inline std::string LinesOf(const std::vector<Unit>& units, const Error& error) {
 
 inline void Importer::Request::Add(Unit unit) {
   trajectories += unit.trajectories.size();
-  for (const Trajectory& t : unit.trajectories) bytes += 9 * t.token_ids.size() + t.opaque.size();
+  for (const Trajectory& t : unit.trajectories) {
+    bytes += 9 * t.token_ids.size() + t.opaque.size();
+    for (const Column& column : t.columns) bytes += column.bytes.size();
+  }
   units.push_back(std::move(unit));
 }
 

@@ -1,16 +1,16 @@
 #include "client/cli/json.h"
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <set>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "client/cli/column_json.h"
+#include "client/cli/json_reader.h"
 #include "client/cli/json_text.h"
 #include "client/cli/json_value.h"
 
@@ -57,83 +57,6 @@ void AppendTagValue(const TagValue& value, std::string* out) {
 
 // --- Reading ---------------------------------------------------------------------------------------------------------------
 
-// Thrown inside this file only, to leave a deep check with its sentence.
-struct Violation {
-  std::string what;
-};
-
-[[noreturn]] void Fail(const std::string& field, const Value& value, std::string_view rule) {
-  throw Violation{field + " is " + Describe(value) + ": it must be " + std::string(rule)};
-}
-
-std::vector<uint8_t> ReadBytes(const std::string& field, const Value& value) {
-  const auto* text = std::get_if<std::string>(&value.is);
-  auto bytes = text ? DecodeBase64(*text) : std::nullopt;
-  if (!bytes) Fail(field, value, "base64 (RFC 4648, padded)");
-  return std::move(*bytes);
-}
-
-std::string ReadText(const std::string& field, const Value& value) {
-  if (const auto* text = std::get_if<std::string>(&value.is)) return *text;
-  if (const auto* object = std::get_if<Value::Object>(&value.is);
-      object && object->size() == 1 && (*object)[0].first == "base64") {
-    const std::vector<uint8_t> bytes = ReadBytes(field + ".base64", (*object)[0].second);
-    return {bytes.begin(), bytes.end()};
-  }
-  Fail(field, value, "a string");
-}
-
-template <typename Integer>
-Integer ReadInteger(const std::string& field, const Value& value, Integer least = std::numeric_limits<Integer>::min(),
-                    Integer most = std::numeric_limits<Integer>::max()) {
-  if (const auto* number = std::get_if<uint64_t>(&value.is)) {
-    if (std::cmp_less_equal(*number, most) && std::cmp_greater_equal(*number, least)) return static_cast<Integer>(*number);
-  } else if (const auto* negative = std::get_if<int64_t>(&value.is)) {
-    if (std::cmp_greater_equal(*negative, least) && std::cmp_less_equal(*negative, most))
-      return static_cast<Integer>(*negative);
-  }
-  Fail(field, value, "an integer from " + std::to_string(least) + " to " + std::to_string(most));
-}
-
-float ReadFloat(const std::string& field, const Value& value, bool null_is_nan = false) {
-  float number = 0;
-  uint32_t bits = 0;
-  if (const auto* real = std::get_if<Value::Real>(&value.is)) {
-    if (ParseReal(real->text, &number)) return number;
-    Fail(field, value, "a number that a 32-bit float can hold");
-  }
-  if (const auto* integer = std::get_if<uint64_t>(&value.is)) return static_cast<float>(*integer);
-  if (const auto* negative = std::get_if<int64_t>(&value.is)) return static_cast<float>(*negative);
-  if (null_is_nan && std::holds_alternative<std::nullptr_t>(value.is)) return std::bit_cast<float>(kCanonicalNan);
-  if (const auto* text = std::get_if<std::string>(&value.is)) {
-    if (*text == "Infinity") return std::numeric_limits<float>::infinity();
-    if (*text == "-Infinity") return -std::numeric_limits<float>::infinity();
-    if (ParseBits(*text, &bits)) return std::bit_cast<float>(bits);
-  }
-  Fail(field, value, null_is_nan ? "a number, or null for NaN" : "a number");
-}
-
-const Value::List& ReadList(const std::string& field, const Value& value, std::string_view rule) {
-  if (const auto* list = std::get_if<Value::List>(&value.is)) return *list;
-  Fail(field, value, rule);
-}
-
-// read_entry(field, value), where field is only made for the entry that is wrong: lists are long.
-template <typename Entry, typename ReadEntry>
-std::vector<Entry> ReadEntries(const std::string& field, const Value& value, std::string_view rule, ReadEntry read_entry) {
-  const Value::List& list = ReadList(field, value, rule);
-  std::vector<Entry> entries;
-  entries.reserve(list.size());
-  for (const Value& entry : list) {
-    try {
-      entries.push_back(read_entry(std::string(), entry));
-    } catch (const Violation& violation) {
-      throw Violation{field + "[" + std::to_string(entries.size()) + "]" + violation.what};
-    }
-  }
-  return entries;
-}
-
 int32_t ReadTokenId(const std::string& field, const Value& value) { return ReadInteger<int32_t>(field, value, 0); }
 uint8_t ReadMaskBit(const std::string& field, const Value& value) { return ReadInteger<uint8_t>(field, value, 0, 1); }
 float ReadNumber(const std::string& field, const Value& value) { return ReadFloat(field, value); }
@@ -141,16 +64,6 @@ float ReadNumber(const std::string& field, const Value& value) { return ReadFloa
 std::vector<float> ReadFloats(const std::string& field, const Value& value) {
   return ReadEntries<float>(field, value, "a list of numbers",
                             [](const std::string& at, const Value& entry) { return ReadFloat(at, entry, true); });
-}
-
-template <size_t kCount>
-size_t ReadName(const std::string& field, const Value& value, const std::array<std::string_view, kCount>& names) {
-  const auto* text = std::get_if<std::string>(&value.is);
-  const auto found = text ? std::find(names.begin(), names.end(), *text) : names.end();
-  if (found != names.end()) return static_cast<size_t>(found - names.begin());
-  std::string rule = "one of";
-  for (std::string_view name : names) rule += (rule.size() > 6 ? ", \"" : " \"") + std::string(name) + "\"";
-  Fail(field, value, rule);
 }
 
 Correctness ReadCorrectness(const std::string& field, const Value& value) {
@@ -281,6 +194,8 @@ void ReadField(const std::string& key, const Value& value, Trajectory* trajector
     t.tags = ReadNamed<TagValue>(key, value, ReadTagValue);
   } else if (key == "opaque_base64") {
     t.opaque = ReadBytes(key, value);
+  } else if (key == "columns") {
+    t.columns = ReadColumns(key, value);
   } else {
     throw Violation{"unknown key " + Describe(Value{key})};
   }
@@ -378,6 +293,10 @@ void AppendJson(const Trajectory& t, std::string* line) {
   AppendNamed(
       t.tags, [line](const TagValue& value) { AppendTagValue(value, line); }, line);
   text(",\"opaque_base64\":", EncodeBase64(t.opaque));
+  if (!t.columns.empty()) {  // Only those that were asked for are here: none would not mean that it has none.
+    line->append(",\"columns\":");
+    AppendColumns(t.columns, line);
+  }
   *line += '}';
 }
 

@@ -14,6 +14,8 @@
 //   names       named_rewards and tags are objects; a list of [name, value] where a name stands twice or is not UTF-8
 //   text        {"base64":"..."} in place of a string that is not UTF-8
 //   bytes       opaque_base64
+//   columns     {"name":{"type":"f32","alignment":"token","shape":[5],"values":[...]}}, see column_json.h; only those that were
+//               fetched are written, and no key where none was
 //
 // Reading: token_ids and loss_mask are required, every other key may be left out (the defaults are those of replay::Trajectory).
 // An unknown key, a key that stands twice, and a value of another type or range are errors that name the key, the value and the

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 namespace replay::cli {
@@ -108,7 +109,10 @@ bool ParseReal(const std::string& text, Real* number) {
   return std::fabs(magnitude) < 1;
 }
 
-inline constexpr uint32_t kCanonicalNan = 0x7fc00000;
+template <typename Real>
+using BitsOf = std::conditional_t<sizeof(Real) == 4, uint32_t, uint64_t>;
+template <typename Real>
+inline constexpr BitsOf<Real> kCanonicalNan = sizeof(Real) == 4 ? 0x7fc00000 : 0x7ff8000000000000;
 inline constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 inline std::string EncodeBase64(std::span<const uint8_t> bytes) {
@@ -146,12 +150,13 @@ inline std::optional<std::vector<uint8_t>> DecodeBase64(std::string_view text) {
 }
 
 // null_is_nan: the canonical NaN is null. Any other value that JSON has no number for is a string.
-inline void AppendFloat(float value, bool null_is_nan, std::string* out) {
+template <typename Real>
+void AppendFloat(Real value, bool null_is_nan, std::string* out) {
   if (std::isfinite(value)) {
     AppendFinite(value, out);
   } else if (std::isinf(value)) {
     out->append(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
-  } else if (const uint32_t bits = std::bit_cast<uint32_t>(value); bits == kCanonicalNan && null_is_nan) {
+  } else if (const auto bits = std::bit_cast<BitsOf<Real>>(value); bits == kCanonicalNan<Real> && null_is_nan) {
     out->append("null");
   } else {
     AppendBits(bits, out);

@@ -80,8 +80,9 @@ class ValueBuilder {
   }
 
  private:
-  static constexpr size_t kMaxDepth = 8;      // A trajectory needs 4. Values are destroyed recursively.
-  static constexpr size_t kMaxMembers = 256;  // A trajectory has 26 keys and up to 64 tags. They are searched one by one.
+  static constexpr size_t kMaxDepth = 8;  // A trajectory needs 4. Values are destroyed recursively.
+  // A trajectory has 28 keys, up to 64 tags and up to 64 columns. They are searched one by one.
+  static constexpr size_t kMaxMembers = 256;
 
   bool Refuse(std::string what) {
     error = std::move(what);

@@ -185,6 +185,7 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"groups", s.groups},
           {"reserved_groups", s.reserved_groups},
           {"pending", s.pending},
+          {"expired_groups", s.expired_groups},
           {"held", s.held},
           {"leases", s.leases},
           {"expired_leases", s.expired_leases},
@@ -216,8 +217,9 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
                      : s.options.retention == "best"        ? ", " + Count(s.positive_items) + " kept as the best"
                                                             : ""));
   if (s.options.closed.value_or(false)) line("closed", "nothing more is inserted");
-  if (s.reserved_groups > 0)
-    line("reserved", Count(s.reserved_groups) + " groups, " + Count(s.pending) + " members wait in them");
+  if (s.reserved_groups + s.expired_groups > 0)
+    line("reserved", Count(s.reserved_groups) + " groups, " + Count(s.pending) + " members wait in them, " +
+                         Count(s.expired_groups) + " groups have expired");
   if (s.leases + s.expired_leases > 0)
     line("held", Count(s.held) + " under " + Count(s.leases) + " leases, " + Count(s.expired_leases) + " leases have expired");
   if (!s.views.empty()) {

@@ -197,7 +197,11 @@ TEST_F(Held, AGroupWhoseLastMemberNeverComesIsTold) {
   const Result<Batch> early = client_.Sample("g", Count(1), 0ms);
   ASSERT_FALSE(early);
   EXPECT_EQ(WaitReason::kGroupIncomplete, early.error().reason);
+  EXPECT_EQ(1u, Stats("g").pending);
+  EXPECT_EQ(0u, Stats("g").expired_groups);
   EXPECT_EQ("p.1", Ids(Value(client_.Sample("g", Count(1), 10s))));
+  EXPECT_EQ(0u, Stats("g").pending);
+  EXPECT_EQ(1u, Stats("g").expired_groups);
 }
 
 TEST_F(Held, GenerationWaitsForAdmissionAndGoesOnWhenABatchIsUsed) {

@@ -273,7 +273,9 @@ def test_groups_are_reserved_and_admitted(daemon):
     assert (reserved["present"], reserved["size"]) == (0, 6)
     done = daemon.ctl("admit", "admitted", "--batch", 4, "--count", 2, "--timeout", 0, "--json", check=False)
     assert (done.returncode, error_of(done)["code"], error_of(done)["reason"]) == (FAILED, "timed_out", "staleness")
-    assert "1 groups, 0 members wait" in daemon.ctl("stats", "admitted").stdout
+    assert "1 groups, 0 members wait in them, 0 groups have expired" in daemon.ctl("stats", "admitted").stdout
+    shown = daemon.json("stats", "admitted")["buffers"][0]
+    assert (shown["reserved_groups"], shown["pending"], shown["expired_groups"]) == (1, 0, 0)
     assert "dropped with 0 of 6 members" in daemon.ctl("reserve", "admitted", "p7", "--drop").stdout
     assert "7 trajectories may be generated" in daemon.ctl("admit", "admitted", "--batch", 4).stdout
 
@@ -617,6 +619,75 @@ def test_get_and_delete_work_by_id(daemon, buffer):
     done = daemon.ctl("delete", buffer, "g-2", "g-1", "--json", check=False)
     assert (done.returncode, json.loads(done.stdout)) == (FAILED, {"deleted": 1, "requested": 2})
     assert items(daemon, buffer) == 1
+
+
+def test_columns_are_imported_and_exported_by_name(daemon, buffer):
+    columns = {
+        "ref": {"type": "f32", "alignment": "token", "shape": [3], "values": [None, -0.1, -2.0]},
+        "image": {"type": "u8", "alignment": "row", "shape": [2, 2], "values": [0, 255, 7, 1]},
+        "top": {"type": "i32", "alignment": "ragged", "shape": [3, 1], "offsets": [0, 0, 2, 3], "values": [7, -9, 15]},
+        "hidden": {"type": "bf16", "alignment": "token", "shape": [3, 1], "base64": "gD8AQEBA"},
+    }
+    assert "stored 3 of 3" in daemon.ctl("insert", buffer, input=line("a", columns=columns) + line("b") + line("c", columns={"ref": {"type": "f32", "values": [1, 2, 3]}})).stdout
+    assert daemon.json("stats", buffer)["buffers"][0]["columns"] == {"hidden": 1, "image": 1, "ref": 2, "top": 1}
+    assert all("columns" not in json.loads(row) for row in daemon.ctl("export", buffer).stdout.splitlines())
+    named = [argument for name in columns for argument in ("--column", name)]
+    exported = daemon.ctl("export", buffer, *named).stdout
+    rows = [json.loads(row) for row in exported.splitlines()]
+    assert rows[0]["columns"] == columns and "columns" not in rows[1]
+    assert rows[2]["columns"] == {"ref": {"type": "f32", "alignment": "token", "shape": [3], "values": [1.0, 2.0, 3.0]}}
+    daemon.ctl("delete", buffer, "a", "b", "c")
+    daemon.ctl("import", buffer, input=exported)
+    assert daemon.ctl("export", buffer, *named).stdout == exported
+    got = daemon.json("get", buffer, "a", "--column", "top")
+    assert got["trajectory"]["columns"] == {"top": columns["top"]}
+    assert got["columns"] == {"top": {"type": "i32", "alignment": "ragged", "shape": [3, 1], "bytes": 12}}
+
+
+@pytest.mark.parametrize(
+    "column, said",
+    [
+        ({"type": "f32", "values": [1, "x", 2]}, 'columns.ref.values[1] is "x": it must be a number, or null for NaN'),
+        ({"values": [1, 2, 3]}, "columns.ref.type is missing"),
+        ({"type": "f32", "values": [1, 2]}, 'column "ref" has 2 tokens, token_ids has 3: they must agree'),
+        ({"type": "f32", "shape": [3, 2], "values": [1, 2, 3]}, 'column "ref": data has 12 bytes, shape [3, 2] of f32 has 24'),
+    ],
+)
+def test_a_line_with_a_wrong_column_is_named(daemon, buffer, column, said):
+    done = daemon.ctl("import", buffer, "--json", check=False, input=line("a") + line("b", columns={"ref": column}) + line("c"))
+    assert done.returncode == BAD_DATA
+    assert error_of(done)["message"].startswith("line 2: " + said)
+    assert items(daemon, buffer) == 1
+
+
+def test_a_column_that_comes_later_is_written_from_a_file(daemon, buffer, tmp_path):
+    daemon.ctl("import", buffer, input=line("a") + line("b"))
+    path = tmp_path / "column.json"
+    path.write_text('{"type": "f32",\n "values": [0, -0.5, -1.5]}\n')
+    assert daemon.json("update", buffer, "a", "--column", f"ref={path}")["outcome"] == "updated"
+    written = {"type": "f32", "alignment": "token", "shape": [3], "values": [0.0, -0.5, -1.5]}
+    assert daemon.json("get", buffer, "a", "--column", "ref")["trajectory"]["columns"] == {"ref": written}
+    assert "column             ref f32 [3] by token, 12 B" in daemon.ctl("get", buffer, "a", "--column", "ref").stdout
+    verdict = '{"type": "bool", "alignment": "row", "values": [true]}'
+    daemon.ctl("update", buffer, "a", "--column", f"ref={path}", "--column", "ok=-", "--reward", 1, input=verdict)
+    exported = json.loads(daemon.ctl("export", buffer, "--column", "ref", "--column", "ok").stdout.splitlines()[0])
+    assert set(exported["columns"]) == {"ref", "ok"} and exported["columns"]["ok"]["values"] == [True]
+
+    def refused(*columns, ids=("a",), exit_code=BAD_DATA):
+        done = daemon.ctl("update", buffer, *ids, *(argument for column in columns for argument in ("--column", column)), check=False)
+        assert (done.returncode, done.stdout) == (exit_code, "")
+        return done.stderr
+
+    path.write_text('{"type": "f32", "values": [0, "low", 1]}')
+    assert f'{path}: values[1] is "low": it must be a number, or null for NaN' in refused(f"ref={path}")
+    path.write_text('{"type": "f32",\n "values": [0 1]}')
+    assert f"{path}: not JSON: parse error at line 2, column 15" in refused(f"ref={path}")
+    path.write_text('{"type": "f32", "values": [0, 1]}')
+    assert 'column "ref" has 2 tokens, the item has 3: they must agree' in refused(f"ref={path}", exit_code=FAILED)
+    assert f"{path}.not" in refused(f"ref={path}.not", exit_code=IO)
+    assert '"ref" is not NAME=FILE' in refused("ref", exit_code=USAGE)
+    assert "there are 2 ids: a column belongs to one trajectory" in refused(f"ref={path}", ids=("a", "b"), exit_code=USAGE)
+    assert daemon.json("get", buffer, "a", "--column", "ref")["trajectory"]["columns"] == {"ref": written}
 
 
 def test_an_export_keeps_every_field_to_the_bit(daemon, buffer):

@@ -12,10 +12,13 @@
 #include <iostream>
 #include <memory>
 
+#include "client/column.h"
+#include "schema/column.h"
 #include "schema/protocol.capnp.h"
 #include "schema/validate.h"
 #include "server/config.h"
 #include "server/session.h"
+#include "tests/support/make_column.h"
 #include "tests/support/make_trajectory.h"
 #include "tests/support/mutate.h"
 #include "tests/support/raw_client.h"
@@ -85,6 +88,94 @@ void MutateFrame(Bytes* input, std::mt19937_64& random) {
   input->assign(sealed.bytes().begin(), sealed.bytes().end());
 }
 
+// --- column --------------------------------------------------------------------------------------------------------------------
+
+template <typename T>
+bool IsInside(std::span<const T> part, std::span<const uint8_t> frame) {
+  const auto* const begin = reinterpret_cast<const uint8_t*>(part.data());
+  return part.empty() || (begin >= frame.data() && begin + part.size_bytes() <= frame.data() + frame.size());
+}
+
+// Values of a type that is not the column's are none; of its own they are all of its bytes, and can be read.
+template <typename T>
+uint64_t VisitValues(const ColumnView& column) {
+  const std::span<const T> values = column.values<T>();
+  const bool of_type = column.type() == ColumnTypeOf<T>();
+  Require(values.size_bytes() == (of_type ? column.bytes().size() : 0), "values that are not the bytes");
+  Require(IsInside(values, column.bytes()), "values outside the bytes");
+  uint64_t zeros = 0;
+  for (const T value : values) zeros += value == T(0);
+  return zeros;
+}
+
+void RunColumn(std::span<const uint8_t> input) {
+  const Frame frame = Frame::CopyOf(input);  // A block of its own: AddressSanitizer sees a read beyond it.
+  FrameColumn parsed;
+  bool checksum_error = false;
+  const std::string strict = ReadColumn(frame.bytes(), /*check_checksum=*/true, &parsed, &checksum_error);
+  const std::string error = ReadColumn(frame.bytes(), /*check_checksum=*/false, &parsed);
+  Require(!strict.empty() || error.empty(), "valid with its checksum but not without");
+  Require(!checksum_error || !strict.empty(), "a checksum error without an error");
+  const Result<ColumnView> view = ViewColumn(frame);
+  Require(bool{view} == error.empty(), "server and client disagree");
+  if (!error.empty()) return;
+
+  const std::span<const uint8_t> all = frame.bytes();
+  Require(IsInside(std::span(view->name()), all) && IsInside(view->shape(), all) && IsInside(view->offsets(), all) &&
+              IsInside(view->bytes(), all),
+          "a part lies outside the frame");
+  uint64_t values = 1;
+  for (const int64_t size : view->shape()) values *= static_cast<uint64_t>(size);
+  Require(values * WidthOf(parsed.type) == view->bytes().size(), "shape and bytes disagree");
+  for (size_t token = 1; token < view->offsets().size(); ++token)
+    Require(view->offsets()[token - 1] <= view->offsets()[token] && view->offsets()[token] <= view->shape()[0],
+            "a token's rows lie outside the first dimension");
+  const uint64_t zeros = VisitValues<uint8_t>(*view) + VisitValues<int8_t>(*view) + VisitValues<uint16_t>(*view) +
+                         VisitValues<int16_t>(*view) + VisitValues<int32_t>(*view) + VisitValues<int64_t>(*view) +
+                         VisitValues<float>(*view) + VisitValues<double>(*view);
+  Require(zeros <= values, "more values than the shape has");
+
+  // Whole and copied out, it is built to the same bytes again, but for a checksum that was not compared.
+  const Column copy = view->ToColumn();
+  FrameColumn again = parsed;
+  again.name = copy.name;
+  again.shape = copy.shape;
+  again.offsets = copy.offsets;
+  again.data = copy.bytes;
+  Frame built;
+  Require(BuildColumn(again, &built).empty(), "what was read cannot be built");
+  const size_t same = strict.empty() ? all.size() : all.size() - kChecksumBytes;
+  Require(built.size() == all.size() && std::memcmp(built.data(), all.data(), same) == 0, "it is built to other bytes");
+}
+
+std::vector<Bytes> ColumnSeeds() {
+  using Type = FrameColumn::Type;
+  using Alignment = FrameColumn::Alignment;
+  std::vector<Bytes> seeds;
+  for (const ColumnOptions& options :
+       {ColumnOptions{.length = 1}, ColumnOptions{.name = "experts", .type = Type::kU8, .length = 5, .more = {4, 8}},
+        ColumnOptions{.name = "image", .type = Type::kBf16, .alignment = Alignment::kRow, .length = 3, .more = {7, 0, 2}},
+        ColumnOptions{.type = Type::kBool, .alignment = Alignment::kRagged, .length = 4, .offsets = {0, 0, 3, 3, 9}},
+        ColumnOptions{.type = Type::kI64, .alignment = Alignment::kRagged, .length = 2, .more = {2}, .offsets = {0, 1, 2}}}) {
+    const Frame frame = MakeColumn(options);
+    seeds.emplace_back(frame.bytes().begin(), frame.bytes().end());
+  }
+  return seeds;
+}
+
+void MutateColumn(Bytes* input, std::mt19937_64& random) {
+  std::vector<uint64_t> words = AsWords(*input);
+  if (words.size() * 8 >= kMinColumnBytes && random() % 2 == 0) {
+    // Type, alignment, rank or length of the name, or the number of tokens: what decides where the parts lie.
+    auto* const header = reinterpret_cast<uint8_t*>(words.data());
+    header[random() % 2 == 0 ? 4 + random() % 4 : 24] = static_cast<uint8_t>(random() % 16);
+  } else {
+    MutateWords(&words, random);
+  }
+  *input = AsBytes(words);
+  if (input->size() >= kChecksumBytes && random() % 8 > 0) SealFrame(*input);
+}
+
 // --- request and reply -----------------------------------------------------------------------------------------------------------
 
 // Visits every field of every struct and every entry of every list. The reader's limits bound it.
@@ -143,11 +234,42 @@ Bytes ControlOf(const Bytes& message) {
   return Bytes(message.begin() + sizeof preamble, message.begin() + sizeof preamble + preamble.control_words * 8);
 }
 
+constexpr const char* kColumnId = "with-column";
+
+// A trajectory that comes with a column, which is replaced later.
+Bytes ColumnInsertBytes(uint64_t id) {
+  const Frame core = MakeTrajectory(
+      {.id = kColumnId, .length = 4, .edit = [](auto trajectory) { trajectory.initColumnNames(1).set(0, "c"); }});
+  const Frame column = MakeColumn({.id = kColumnId, .length = 4});
+  return RequestBytes(id, 0,
+                      [&](auto request) {
+                        auto insert = request.initInsert();
+                        insert.setBuffer("rollouts");
+                        insert.initFrameBytes(1).set(0, static_cast<uint32_t>(core.size()));
+                        insert.initColumns(1)[0].setBytes(static_cast<uint32_t>(column.size()));
+                      },
+                      {core, column});
+}
+
+Bytes ColumnUpdateBytes(uint64_t id) {
+  const Frame column = MakeColumn({.id = kColumnId, .type = FrameColumn::Type::kI8, .length = 4, .more = {3}});
+  return RequestBytes(id, 0,
+                      [&](auto request) {
+                        auto update = request.initUpdate();
+                        update.setBuffer("rollouts");
+                        update.initUpdates(1)[0].setId(kColumnId);
+                        update.initColumns(1)[0].setBytes(static_cast<uint32_t>(column.size()));
+                      },
+                      {column});
+}
+
 // Every verb once.
 std::vector<Bytes> Messages() {
   return {HelloBytes(1),
           InsertBytes({.id = 3, .writer = 9, .sequence = 1}, MakeGroup(2, {.id = "g", .length = 4})),
           InsertBytes({.id = 4}, {MakeTrajectory({.id = "a", .length = 6, .versions = {1}, .rich = true})}),
+          ColumnInsertBytes(19),
+          ColumnUpdateBytes(20),
           SampleBytes({.id = 5, .count = 2, .step = 3}),
           GetBytes(6, "rollouts", {"a", "g-0", "none"}),
           ScanBytes(7, "rollouts", 0, 10),
@@ -361,7 +483,8 @@ void RunSession(std::span<const uint8_t> input) {
     for (const auto& [name, host] : *threads[0]->directory) {
       Require(host->sample_waiters.empty() && host->insert_waiters.empty(), "a waiter was left behind");
       host->buffer->CheckInvariants();
-      live_bytes += static_cast<int64_t>(host->buffer->Stats().bytes);
+      const server::BufferStats stats = host->buffer->Stats();
+      live_bytes += static_cast<int64_t>(stats.bytes + stats.column_bytes);
     }
     Require(threads[0]->version_waiters.empty() && threads[0]->memory_waiters.empty(), "a waiter was left behind");
     Require(service.budget().used_bytes() == live_bytes, "memory was left behind");
@@ -447,11 +570,10 @@ void MutateSession(Bytes* input, std::mt19937_64& random) {
   if (random() % 16 == 0 && !input->empty()) input->resize(random() % input->size());
 }
 
-constexpr FuzzTarget kTargets[] = {{"frame", RunFrame, FrameSeeds, MutateFrame},
-                                   {"request", RunRequest, RequestSeeds, MutateControl},
-                                   {"reply", RunControl<schema::Reply>, ReplySeeds, MutateControl},
-                                   {"config", RunConfig, ConfigSeeds, MutateText},
-                                   {"session", RunSession, SessionSeeds, MutateSession}};
+constexpr FuzzTarget kTargets[] = {
+    {"frame", RunFrame, FrameSeeds, MutateFrame},         {"column", RunColumn, ColumnSeeds, MutateColumn},
+    {"request", RunRequest, RequestSeeds, MutateControl}, {"reply", RunControl<schema::Reply>, ReplySeeds, MutateControl},
+    {"config", RunConfig, ConfigSeeds, MutateText},       {"session", RunSession, SessionSeeds, MutateSession}};
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 // target) and by a short tier that every test run includes (fuzz_test.cc).
 //
 //   frame     a trajectory's frame                 ValidateTrajectory; what it lets through is read whole, several times
+//   column    a column frame                       ReadColumn; what it lets through the client decodes, and every accessor is used
 //   request   the control words of a request       DecodeRequest, and every field through Cap'n Proto's reflection
 //   reply     the control words of a reply         every field, as a client could read it
 //   config    the configuration file               ParseConfig

@@ -36,6 +36,27 @@ TEST(Metrics, ShowsCountersAndGaugesOfABuffer) {
   EXPECT_THAT(text, HasSubstr("replay_waiters{buffer=\"rollouts\",op=\"sample\",reason=\"min_size\"} 2\n"));
 }
 
+TEST(Metrics, ShowsWhatIsHeldBackAndWhatStandsBesideTheFrames) {
+  ServerStats stats = OneBuffer();
+  BufferStats& buffer = stats.buffers[0];
+  buffer.reserved_groups = 2;
+  buffer.pending = 5;
+  buffer.expired_groups = 3;
+  buffer.held = 4;
+  buffer.leases = 1;
+  buffer.expired_leases = 6;
+  buffer.column_bytes = 4096;
+  const std::string text = RenderMetrics(stats);
+  for (const char* lines : {"# TYPE replay_groups_incomplete gauge\nreplay_groups_incomplete{buffer=\"rollouts\"} 2\n",
+                            "# TYPE replay_groups_expired_total counter\nreplay_groups_expired_total{buffer=\"rollouts\"} 3\n",
+                            "# TYPE replay_buffer_items_pending gauge\nreplay_buffer_items_pending{buffer=\"rollouts\"} 5\n",
+                            "# TYPE replay_buffer_items_held gauge\nreplay_buffer_items_held{buffer=\"rollouts\"} 4\n",
+                            "# TYPE replay_leases gauge\nreplay_leases{buffer=\"rollouts\"} 1\n",
+                            "# TYPE replay_leases_expired_total counter\nreplay_leases_expired_total{buffer=\"rollouts\"} 6\n",
+                            "# TYPE replay_buffer_column_bytes gauge\nreplay_buffer_column_bytes{buffer=\"rollouts\"} 4096\n"})
+    EXPECT_THAT(text, HasSubstr(lines));
+}
+
 TEST(Metrics, HistogramBucketsAreCumulativeAndEndAtInfinity) {
   const std::string text = RenderMetrics(OneBuffer());
   EXPECT_THAT(text, HasSubstr("replay_sample_staleness_steps_bucket{buffer=\"rollouts\",le=\"0\"} 1\n"));

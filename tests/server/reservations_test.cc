@@ -89,6 +89,26 @@ TEST(ReserveGroup, AGroupWhoseLastMemberNeverComesWaitsUntilItIsCommittedOrDropp
             b.Reserve(Act("h", ReserveRequest::Action::kCommit)));
 }
 
+TEST(ReserveGroup, GroupsThatTimeEndsAreCountedAndNoOthers) {
+  BufferFixture b(Options());
+  for (const auto& [group, missing] :
+       {std::pair("dropped", MissingMembers::kDrop), std::pair("released", MissingMembers::kRelease),
+        std::pair("empty", MissingMembers::kRelease), std::pair("waits", MissingMembers::kWait)})
+    EXPECT_EQ("done", b.Reserve(Of(group, 2, missing)));
+  EXPECT_EQ("done", b.Reserve(Of("gone", 2)));
+  EXPECT_EQ("done", b.Reserve(Act("gone", ReserveRequest::Action::kDrop)));
+  EXPECT_EQ("done", b.Reserve(Of("whole", 1)));
+  EXPECT_EQ("done", b.Insert(Members("whole", 1, {0}), true));
+  for (const char* group : {"dropped", "released", "waits"}) EXPECT_EQ("done", b.Insert(Members(group, 2, {0}), true));
+  EXPECT_EQ(0u, b.buffer->Stats().expired_groups);
+  b.buffer->OnTime(5'000);
+  b.buffer->OnTime(10'000);
+  const BufferStats stats = b.buffer->Stats();
+  EXPECT_EQ(3u, stats.expired_groups);  // dropped, released, empty
+  EXPECT_EQ(1u, stats.reserved_groups);
+  EXPECT_EQ(1u, stats.pending);
+}
+
 TEST(ReserveGroup, TheLeaseIsRenewedByMembersAndByAskingAgainTheDeadlineNever) {
   BufferFixture b(Options());
   EXPECT_EQ("done", b.Reserve(Of("g", 4)));

@@ -47,6 +47,7 @@ struct BufferStats {
   uint64_t prompts = 0;                               // remembered
   uint64_t groups = 0;                                // live, where they are the unit
   uint64_t reserved_groups = 0, pending = 0;          // pending: members of those that are there; nobody sees them yet
+  uint64_t expired_groups = 0;                        // reserved ones whose lease or deadline ended: dropped or released
   uint64_t held = 0, leases = 0, expired_leases = 0;  // held: items (or groups) under a lease
   uint64_t column_bytes = 0;                          // of the column frames, beside bytes
   NamedCounts columns;                                // live items that have each
