@@ -477,6 +477,48 @@ TEST(Buffer, HostileVersionsDoNotOverflow) {
   EXPECT_EQ("1(f0 n3 s" + std::to_string(INT64_MAX) + " " + std::to_string(INT64_MAX) + ")", fixture.Sample(1));
 }
 
+// All that ends by time: an age, leases, a lease and a deadline of a reserved group.
+TEST(Buffer, ABackwardClockStandsStill) {
+  BufferOptions options = Options(8);
+  options.max_age_ms = 5'000;
+  options.max_draws = 1;
+  options.lease_ms = 1'000;
+  Fixture fixture(options);
+  const auto reserve = [&](const std::string& group, uint32_t lease_ms, uint32_t deadline_ms) {
+    ReserveResult result;
+    return server::Describe(
+        fixture.buffer->Reserve({.group_id = group, .size = 2, .lease_ms = lease_ms, .deadline_ms = deadline_ms}, &result));
+  };
+  const auto state = [&] {
+    const BufferStats stats = fixture.buffer->Stats();
+    return fixture.Describe() + ", leases " + std::to_string(stats.leases) + ", reserved " +
+           std::to_string(stats.reserved_groups);
+  };
+  EXPECT_FALSE(fixture.buffer->OnTime(10'000));
+  fixture.InsertMany(1);
+  EXPECT_FALSE(fixture.buffer->OnTime(2'000));
+  fixture.InsertMany(2);
+  EXPECT_EQ("1(f0 n1 s0 -1)", fixture.Sample(1));
+  EXPECT_EQ("done", reserve("by its lease", 2'000, 60'000));
+  EXPECT_EQ("done", reserve("by its deadline", 60'000, 3'000));
+  const std::string begun = "| 1!*1 2 3 positive=0 fresh=3 drawn=1, leases 1, reserved 2";
+  // Nothing ends at 2'000 + its span, which is before 10'000.
+  for (const uint64_t now : {2'000, 3'000, 4'000, 5'000, 7'000, 9'999, 10'000, 10'999}) {
+    EXPECT_FALSE(fixture.buffer->OnTime(now)) << now;
+    EXPECT_EQ(begun, state()) << now;
+  }
+  const auto ends_at = [&](uint64_t now) {
+    EXPECT_FALSE(fixture.buffer->OnTime(now - 1)) << now;
+    EXPECT_TRUE(fixture.buffer->OnTime(now)) << now;
+    return state();
+  };
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 2", ends_at(11'000));
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 1", ends_at(12'000));
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 0", ends_at(13'000));
+  EXPECT_EQ("| positive=0 fresh=0 drawn=1, leases 0, reserved 0", ends_at(15'000));
+  EXPECT_EQ(3u, fixture.buffer->Stats().removed[static_cast<size_t>(RemoveReason::kAge)]);
+}
+
 // PAPER 1.5: draws uniform with replacement, y = B / R: uses of a rollout are Poisson(y); (1 - e^-y) / y of all draws are first uses.
 TEST(Buffer, UsesAndFirstUsesAreWhatThePaperImplies) {
   constexpr uint32_t kR = 20, kB = 36;  // y = 1.8, N / R = 100 steps
