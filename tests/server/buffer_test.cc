@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "schema/names.h"
 #include "tests/support/fake_trajectory.h"
 
 namespace replay::server {
@@ -448,13 +449,43 @@ TEST(Buffer, AlterEvictsWhatNoLongerFitsAndChangesNothingOnError) {
 }
 
 TEST(Buffer, TheSameSeedDrawsTheSame) {
-  std::string drawn[2];
-  for (std::string& text : drawn) {
-    Fixture fixture(Options(100, SelectorKind::kUniform));
-    fixture.InsertMany(100);
-    text = fixture.Sample(50);
+  // 60 units, of which the first 20 are evicted, a Sample from a view and from all, 10 more, another Sample.
+  const auto drawn = [](SelectorKind kind, Unit unit, uint64_t seed) {
+    BufferOptions options = Options(40, kind);
+    options.unit = unit;
+    options.seed = seed;
+    options.staleness_decay = 5;
+    options.views = {{.name = "v", .filter = "correct = yes", .selector = kind, .staleness_decay = 5}};
+    Fixture fixture(options);
+    std::string text;
+    for (int i = 0; i < 70; ++i) {
+      Batch batch;
+      for (uint32_t member = 0; member < 2; ++member)
+        batch.Add({.id = std::to_string(i) + "." + std::to_string(member),
+                   .version = i / 10,
+                   .correct = i % 2 ? Outcome::kCorrect : Outcome::kIncorrect,
+                   .priority = static_cast<float>(1 + i % 4),
+                   .group = "g" + std::to_string(i),
+                   .group_size = 2,
+                   .index_in_group = member});
+      EXPECT_EQ("done", fixture.Insert(std::move(batch)));
+      if (i != 59 && i != 69) continue;
+      EXPECT_TRUE(
+          fixture.buffer->Sample({.count = 12, .parts = {{.count = 6, .view = "v"}, {.count = 6}}}, &fixture.sampled).done());
+      for (const DrawnItem& draw : fixture.sampled.draws)
+        text += std::to_string(draw.item) + " with " + std::to_string(draw.probability) + ", ";
+    }
+    return text;
+  };
+  for (size_t number = 0; number < kSelectorNames.size(); ++number) {
+    const auto kind = static_cast<SelectorKind>(number);
+    for (const Unit unit : {Unit::kTrajectory, Unit::kGroup}) {
+      SCOPED_TRACE(std::string(ToString(kind)) + " of " + std::string(ToString(unit)));
+      EXPECT_EQ(drawn(kind, unit, 7), drawn(kind, unit, 7));
+      const bool by_chance = kind != SelectorKind::kLifo && kind != SelectorKind::kFifo;
+      EXPECT_EQ(by_chance, drawn(kind, unit, 7) != drawn(kind, unit, 8));
+    }
   }
-  EXPECT_EQ(drawn[0], drawn[1]);
 }
 
 TEST(Buffer, DefaultStepIsEachRunsOwn) {
