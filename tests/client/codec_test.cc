@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <sstream>
 
 #include "schema/protocol.capnp.h"
+#include "server/buffer_options.h"
 #include "tests/support/fake_server.h"
 
 namespace replay {
@@ -114,12 +117,18 @@ TEST(EncodeAlterBuffer, ListsWhatIsSet) {
   EXPECT_EQ(Fields({.delta = "0.5", .pace_inserts = false}), "delta pace_inserts");
   EXPECT_EQ(Fields({.policy = "positive_bias", .selector = "lifo"}), "retention selector");
   EXPECT_EQ(Fields({}), "invalid_argument: no option is set: there is nothing to alter");
+  // All that the server knows, so that none is forgotten here. The policy is a preset of two.
   const BufferOptions everything{.capacity_items = 1,
                                  .capacity_bytes = 1,
                                  .policy = "uniform",
                                  .retention = "fifo",
                                  .delta = "0.123456789012345678",
                                  .selector = "fifo",
+                                 .priority_exponent = 1,
+                                 .staleness_decay = 1,
+                                 .max_staleness = 1,
+                                 .max_age = std::chrono::milliseconds(1),
+                                 .evict_staleness = 1,
                                  .max_draws = 1,
                                  .correct_threshold = 0.5,
                                  .replay_ratio = 1,
@@ -129,11 +138,18 @@ TEST(EncodeAlterBuffer, ListsWhatIsSet) {
                                  .max_insert = 1,
                                  .pace_draws = true,
                                  .pace_inserts = true,
-                                 .seed = 1};
-  EXPECT_EQ(
-      Fields(everything),
-      "capacity_items capacity_bytes retention delta selector max_draws correct_threshold replay_ratio tolerance min_size "
-      "max_draws_per_sample max_insert pace_draws pace_inserts seed");
+                                 .seed = 1,
+                                 .views = std::vector{ViewOptions{.name = "v", .filter = "draws < 2"}},
+                                 .unit = "group",
+                                 .closed = true,
+                                 .lease = std::chrono::milliseconds(1),
+                                 .zero_spread = "keep",
+                                 .parts = 1,
+                                 .prompt_history = 1};
+  std::vector<std::string> names;
+  std::istringstream listed(Fields(everything));
+  for (std::string name; listed >> name;) names.push_back(name);
+  EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(server::OptionNames()));
 }
 
 TEST(EncodeGet, HoldsTheLargestListOfIds) {

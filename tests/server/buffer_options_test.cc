@@ -7,6 +7,7 @@
 #include <string>
 
 #include "schema/limits.h"
+#include "schema/names.h"
 
 namespace replay::server {
 namespace {
@@ -215,12 +216,22 @@ TEST(BufferOptions, PoliciesArePresets) {
   EXPECT_FALSE(ApplyPolicy("best", &options));
 }
 
+// Of every kind that the protocol has: one that is added cannot be forgotten here.
 TEST(BufferOptions, NamesOfKindsGoBothWays) {
-  for (const auto kind : {SelectorKind::kUniform, SelectorKind::kUniformDistinct, SelectorKind::kLifo, SelectorKind::kFifo})
-    EXPECT_EQ(kind, ParseSelector(ToString(kind)));
-  for (const auto kind : {RetentionKind::kFifo, RetentionKind::kPositiveBias}) EXPECT_EQ(kind, ParseRetention(ToString(kind)));
-  EXPECT_FALSE(ParseSelector("random"));
-  EXPECT_FALSE(ParseRetention("ring"));
+  const auto go_both_ways = [](const auto& names, auto parse) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto kind = parse(names[i]);
+      ASSERT_TRUE(kind) << names[i];
+      EXPECT_EQ(i, static_cast<size_t>(*kind)) << names[i];
+      EXPECT_EQ(names[i], ToString(*kind));
+    }
+    EXPECT_FALSE(parse("random"));
+    EXPECT_FALSE(parse(""));
+  };
+  go_both_ways(kSelectorNames, ParseSelector);
+  go_both_ways(kRetentionNames, ParseRetention);
+  go_both_ways(kUnitNames, ParseUnit);
+  go_both_ways(kZeroSpreadNames, ParseZeroSpread);
 }
 
 }  // namespace

@@ -5,7 +5,16 @@
 //
 // Every operation is made from (seed, life, its number) alone, so that any subset of a life can be run again: a failing life is
 // shrunk to a few operations, which are printed. At the end stands what was covered.
+//
+// A Buffer waits for min_size, pacing, staleness, filter and group_incomplete. The other reasons are the daemon's and have their
+// tests in tests/end_to_end/protocol_test.cc:
+//
+//   memory        AnInsertBeyondTheMemoryLimitWaitsForItAndSaysSo
+//   draining      ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZero
+//   no_producer   AWaitThatNoProducerCanEndSaysSo
+//   version       VersionsOnlyGoForwardAndWakeThoseWhoWait
 
+#include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
@@ -30,6 +39,9 @@ namespace replay::server {
 namespace {
 
 using std::to_string;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 uint64_t FromEnvironment(const char* name, uint64_t fallback) {
   const char* text = std::getenv(name);
@@ -186,6 +198,45 @@ std::string Text(const std::vector<BreakdownRow>& rows) {
   return Text(by_name);
 }
 
+struct ModelHistogram {
+  std::span<const double> bounds;  // inclusive
+  std::vector<uint64_t> counts = std::vector<uint64_t>(bounds.size() + 1);
+  double sum = 0;
+  void Observe(int64_t value) {
+    size_t bucket = 0;
+    while (bucket < bounds.size() && static_cast<double>(value) > bounds[bucket]) ++bucket;
+    ++counts[bucket];
+    sum += static_cast<double>(value);
+  }
+};
+// What BufferStats tells beside what stands in the texts, by name: whole numbers and quarters, exact in a double. To write out
+// some 70 of them after each operation would take a fourth of the time.
+using Numbers = std::vector<std::pair<const char*, double>>;
+template <typename Histogram>
+void Append(const char* name, const Histogram& histogram, Numbers* to) {
+  for (const uint64_t count : histogram.counts) to->emplace_back(name, count);
+  to->emplace_back(name, histogram.sum);
+}
+void Append(const CostReport& cost, Numbers* to) {
+  to->insert(to->end(), {{"generation_seconds", cost.generation_seconds},
+                         {"generated_trajectories", cost.generated_trajectories},
+                         {"generated_tokens", cost.generated_tokens},
+                         {"training_seconds", cost.training_seconds},
+                         {"trained_draws", cost.trained_draws},
+                         {"trained_tokens", cost.trained_tokens},
+                         {"workers", cost.workers},
+                         {"trainers", cost.trainers}});
+}
+
+// Of trajectories whose correctness is known.
+struct ModelOutcomes {
+  uint64_t correct = 0, incorrect = 0;
+  void Count(Outcome outcome) {
+    correct += outcome == Outcome::kCorrect;
+    incorrect += outcome == Outcome::kIncorrect;
+  }
+};
+
 struct Model {
   BufferOptions options;
   uint64_t next_unit = 1, largest_group = 1;
@@ -206,6 +257,12 @@ struct Model {
   uint64_t outstanding = 0;
   bool starving = false;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0, zero_spread_refused = 0, drawn = 0;
+  uint64_t samples = 0, withheld = 0, withheld_total = 0, tokens_inserted = 0, tokens_drawn = 0, expired_leases = 0;
+  int64_t consumer_step = 0;
+  ModelOutcomes outcomes_inserted, outcomes_drawn, outcomes_removed;
+  ModelHistogram staleness_drawn{.bounds = kStepBounds}, reuse_gaps{.bounds = kStepBounds},
+      draws_removed{.bounds = kDrawBounds};
+  CostReport cost;
   std::array<uint64_t, static_cast<size_t>(RemoveReason::kCount)> removed{};
   uint64_t now_ms = 0;
   std::map<uint64_t, std::vector<Frame>> columns_of;  // what trajectories are sent with, by tag
@@ -419,6 +476,8 @@ struct Model {
       for (BreakdownRow* row : {&by_source[SourceRow(item.said.source)], &by_length[NameOfLength(item.said.tokens)],
                                 &by_draws[NameOfDraws(item.draws)]})
         ++row->removed[static_cast<size_t>(reason)];
+      draws_removed.Observe(item.draws);
+      outcomes_removed.Count(item.outcome);
     }
     removed[static_cast<size_t>(reason)] += std::erase_if(items, [unit](const ModelItem& item) { return item.unit == unit; });
   }
@@ -491,7 +550,7 @@ struct Model {
     std::vector<uint64_t> expired;
     for (const ModelLease& lease : leases)
       if (lease.expires_ms <= now_ms) expired.insert(expired.end(), lease.units.begin(), lease.units.end());
-    std::erase_if(leases, [this](const ModelLease& lease) { return lease.expires_ms <= now_ms; });
+    expired_leases += std::erase_if(leases, [this](const ModelLease& lease) { return lease.expires_ms <= now_ms; });
     if (!expired.empty()) EndLease(expired, /*used=*/false);
     bool changed = !expired.empty();
     for (size_t at = 0; at < reserved.size();) {
@@ -724,6 +783,8 @@ struct Model {
     for (const auto& other : batch) item.zero_spread &= other.group != trajectory.group || other.reward == trajectory.reward;
     ++by_source[SourceRow(trajectory.source)].inserted;
     ++by_length[NameOfLength(trajectory.tokens)].inserted;
+    tokens_inserted += trajectory.tokens;
+    outcomes_inserted.Count(item.outcome);
     NotePrompt(&item);
     items.push_back(item);
   }
@@ -971,7 +1032,7 @@ struct Model {
 
   // Checks a batch that was drawn, and draws the same items here.
   void Replay(const SampleRequest& request, const std::vector<ModelPart>& parts, const SampleResult& result) {
-    ASSERT_EQ(Rows().size() - Held() - Count(&Model::MayDraw, request, Whole(request)), result.withheld);
+    ASSERT_EQ(withheld, result.withheld);
     // Unit by unit; a group is drawn whole, by one probability.
     std::vector<DrawnItem> unit_draws;
     std::vector<uint32_t> sizes = result.unit_sizes;
@@ -1019,7 +1080,11 @@ struct Model {
       ASSERT_EQ(at->said.tag, fake::TagOf(result.frames[draw.frame]));
       const int64_t now = Now(*at, request.step);
       ASSERT_EQ(now - StepOf(*at), draw.staleness);
+      staleness_drawn.Observe(draw.staleness);
       ASSERT_EQ(at->draws == 0 ? -1 : std::max<int64_t>(0, now - at->last_use), draw.steps_since_last_use);
+      if (at->draws > 0) reuse_gaps.Observe(draw.steps_since_last_use);
+      tokens_drawn += at->said.tokens;
+      outcomes_drawn.Count(at->outcome);
       ASSERT_EQ(++at->draws, draw.draw_count);
       ASSERT_EQ(at->said.reward, draw.reward);
       ASSERT_EQ(at->revision, draw.revision);
@@ -1036,6 +1101,11 @@ struct Model {
     ASSERT_EQ(expected_columns, columns);
     ASSERT_EQ(frames.size(), result.frames.size());
     starving = false;
+    ++samples;
+    withheld_total += withheld;
+    consumer_step = INT64_MIN;
+    for (const ModelItem& row : begun) consumer_step = std::max(consumer_step, Now(row, request.step));
+    ASSERT_EQ(consumer_step, result.step);
     drawn += result.draws.size();
     const uint64_t given_back = std::min<uint64_t>(request.given_back, outstanding);
     outstanding += result.draws.size() - given_back;
@@ -1194,6 +1264,45 @@ struct Model {
     for (const auto& [name, count] : columns) text += " column " + name + " " + to_string(count);
     return text + " of " + to_string(bytes);
   }
+  Numbers OtherNumbers() const {
+    uint64_t bytes = 0, tokens = 0;
+    int64_t oldest = items.empty() ? 0 : INT64_MAX, newest = items.empty() ? 0 : INT64_MIN;
+    ModelOutcomes stored;
+    for (const ModelItem& item : items) {
+      bytes += item.said.bytes;
+      tokens += item.said.tokens;
+      oldest = std::min(oldest, item.said.version);
+      newest = std::max(newest, item.said.version);
+      stored.Count(item.outcome);
+    }
+    Numbers numbers = {{"items", items.size()},
+                       {"groups", by_group() ? Rows().size() : 0},
+                       {"positive_items", Rows().size() - fresh()},
+                       {"bytes", bytes},
+                       {"tokens", tokens},
+                       {"tokens_inserted", tokens_inserted},
+                       {"tokens_drawn", tokens_drawn},
+                       {"stored, correct", stored.correct},
+                       {"stored, incorrect", stored.incorrect},
+                       {"inserted, correct", outcomes_inserted.correct},
+                       {"inserted, incorrect", outcomes_inserted.incorrect},
+                       {"sampled, correct", outcomes_drawn.correct},
+                       {"sampled, incorrect", outcomes_drawn.incorrect},
+                       {"removed, correct", outcomes_removed.correct},
+                       {"removed, incorrect", outcomes_removed.incorrect},
+                       {"oldest_version", oldest},
+                       {"newest_version", newest},
+                       {"consumer_step", consumer_step},
+                       {"samples", samples},
+                       {"withheld", withheld},
+                       {"withheld_total", withheld_total},
+                       {"expired_leases", expired_leases}};
+    Append("staleness", staleness_drawn, &numbers);
+    Append("reuse_gap", reuse_gaps, &numbers);
+    Append("item_draws", draws_removed, &numbers);
+    Append(cost, &numbers);
+    return numbers;
+  }
 };
 
 std::string Counts(const BufferStats& stats) {
@@ -1210,6 +1319,36 @@ std::string Counts(const BufferStats& stats) {
   return text + " of " + to_string(stats.column_bytes);
 }
 
+Numbers OtherNumbers(const BufferStats& stats) {
+  Numbers numbers = {{"items", stats.items},
+                     {"groups", stats.groups},
+                     {"positive_items", stats.positive_items},
+                     {"bytes", stats.bytes},
+                     {"tokens", stats.tokens},
+                     {"tokens_inserted", stats.tokens_inserted},
+                     {"tokens_drawn", stats.tokens_drawn},
+                     {"stored, correct", stats.stored.correct},
+                     {"stored, incorrect", stats.stored.incorrect},
+                     {"inserted, correct", stats.inserted.correct},
+                     {"inserted, incorrect", stats.inserted.incorrect},
+                     {"sampled, correct", stats.sampled.correct},
+                     {"sampled, incorrect", stats.sampled.incorrect},
+                     {"removed, correct", stats.removed_outcomes.correct},
+                     {"removed, incorrect", stats.removed_outcomes.incorrect},
+                     {"oldest_version", stats.oldest_version},
+                     {"newest_version", stats.newest_version},
+                     {"consumer_step", stats.consumer_step},
+                     {"samples", stats.samples},
+                     {"withheld", stats.withheld},
+                     {"withheld_total", stats.withheld_total},
+                     {"expired_leases", stats.expired_leases}};
+  Append("staleness", stats.staleness, &numbers);
+  Append("reuse_gap", stats.reuse_gap, &numbers);
+  Append("item_draws", stats.item_draws, &numbers);
+  Append(stats.cost, &numbers);
+  return numbers;
+}
+
 // How often what happened, over all lives.
 struct Coverage {
   std::map<std::string, uint64_t> counts;
@@ -1219,9 +1358,12 @@ struct Coverage {
   }
 };
 
+// Whether a made-up fault shows after the operations of a log, "" if not.
+using Fault = std::string (*)(const std::vector<std::string>& log);
+
 class Simulation {
  public:
-  Simulation(uint64_t seed, Coverage* coverage) : seed_(seed), coverage_(coverage) {
+  Simulation(uint64_t seed, Coverage* coverage, Fault fault) : seed_(seed), coverage_(coverage), fault_(fault) {
     random_.seed(seed_);
     model_.options = RandomOptions();
     buffer_ = std::make_unique<Buffer>("sim", model_.options, versions_);
@@ -1234,6 +1376,7 @@ class Simulation {
       random_.seed(seed_ * 1'000'003 + operations[i]);
       Step();
       Compare();
+      if (const std::string why = fault_ ? fault_(log_) : ""; !why.empty()) ADD_FAILURE() << why;
       if (failures.size() > 0) return i + 1;
       if (operations[i] % 1000 == 0) buffer_->CheckInvariants();
       if (operations[i] % 8 == 0) CompareBreakdowns();
@@ -1241,7 +1384,9 @@ class Simulation {
     buffer_->CheckInvariants();
     const BufferStats stats = buffer_->Stats();
     for (size_t i = 0; i < stats.removed.size(); ++i)
-      coverage_->Add("removed: " + std::string(ToString(static_cast<RemoveReason>(i))), stats.removed[i]);
+      coverage_->Add(
+          "removed: " + std::string(ToString(static_cast<RemoveReason>(i))) + (model_.by_group() ? " of groups" : ""),
+          stats.removed[i]);
     return operations.size();
   }
   // The options, then a line for each operation.
@@ -1250,12 +1395,18 @@ class Simulation {
  private:
   void Compare() {
     ASSERT_EQ(model_.Describe(), buffer_->Describe());
-    ASSERT_EQ(model_.Counts(), Counts(buffer_->Stats()));
+    const BufferStats stats = buffer_->Stats();
+    ASSERT_EQ(model_.Counts(), Counts(stats));
+    const Numbers expected = model_.OtherNumbers(), numbers = OtherNumbers(stats);
+    ASSERT_EQ(expected.size(), numbers.size());
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_EQ(expected[i].second, numbers[i].second) << numbers[i].first << ", number " << i;
   }
 
   void CompareBreakdowns() {
     const BufferStats stats = buffer_->Stats();
     ASSERT_EQ(model_.Breakdowns(), server::Text(stats.sources) + server::Text(stats.lengths) + server::Text(stats.draws));
+    ASSERT_EQ(Text(model_.options), Text(stats.options));
   }
 
   static std::string Text(const BufferOptions& options) {
@@ -1304,8 +1455,10 @@ class Simulation {
       Reserve();
     else if (dice < 98)
       History();
-    else
+    else if (dice < 99)
       Scan();
+    else
+      Cost();
   }
 
   uint64_t Below(uint64_t bound) { return random_() % bound; }
@@ -1610,7 +1763,10 @@ class Simulation {
     if (expected == "invalid_argument" || expected == "waits min_size" || expected == "waits group_incomplete" ||
         expected == "waits pacing" || closed)
       model_.starving = was_starving;
-    if (expected != "invalid_argument") model_.last_sample = {request, model_.Whole(request)};
+    if (expected != "invalid_argument") {
+      model_.last_sample = {request, model_.Whole(request)};
+      model_.withheld = model_.Rows().size() - model_.Held() - model_.Count(&Model::MayDraw, request, model_.Whole(request));
+    }
     return closed ? "closed" : expected;
   }
 
@@ -1699,6 +1855,7 @@ class Simulation {
         for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
       }
       gathered.withheld = part.withheld;
+      gathered.step = part.step;
     }
     for (const std::vector<DrawnItem>& unit : units) {
       gathered.draws.insert(gathered.draws.end(), unit.begin(), unit.end());
@@ -1826,6 +1983,25 @@ class Simulation {
     coverage_->Add("history: prompts", page.size());
   }
 
+  void Cost() {
+    CostReport cost;
+    cost.generation_seconds = static_cast<double>(Below(100)) / 4;
+    cost.generated_trajectories = Below(20);
+    cost.generated_tokens = Below(2'000);
+    cost.training_seconds = static_cast<double>(Below(100)) / 4;
+    cost.trained_draws = Below(50);
+    cost.trained_tokens = Below(5'000);
+    cost.workers = static_cast<uint32_t>(Below(4));
+    cost.trainers = static_cast<uint32_t>(Below(3));
+    log_.push_back("cost");
+    CostReport& sum = model_.cost;
+    sum = {sum.generation_seconds + cost.generation_seconds, sum.generated_trajectories + cost.generated_trajectories,
+           sum.generated_tokens + cost.generated_tokens,     sum.training_seconds + cost.training_seconds,
+           sum.trained_draws + cost.trained_draws,           sum.trained_tokens + cost.trained_tokens,
+           cost.workers > 0 ? cost.workers : sum.workers,    cost.trainers > 0 ? cost.trainers : sum.trainers};
+    buffer_->AddCost(cost);
+  }
+
   void Alter() {
     BufferOptions options = Below(2) ? RandomOptions() : model_.options;
     if (Below(2)) options.delta = {Below(10), 10};
@@ -1870,6 +2046,7 @@ class Simulation {
 
   const uint64_t seed_;
   Coverage* const coverage_;
+  const Fault fault_;
   std::vector<std::string> log_;
   std::mt19937_64 random_;
   Model model_;
@@ -1889,13 +2066,13 @@ struct Life {
   std::vector<uint64_t> done;
   std::vector<std::string> log;
 };
-Life Live(uint64_t seed, const std::vector<uint64_t>& operations, Coverage* coverage) {
+Life Live(uint64_t seed, const std::vector<uint64_t>& operations, Coverage* coverage, Fault fault = nullptr) {
   testing::TestPartResultArray failures;
   Life life;
   {
     const testing::ScopedFakeTestPartResultReporter reporter(
         testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
-    Simulation simulation(seed, coverage);
+    Simulation simulation(seed, coverage, fault);
     const size_t count = simulation.Run(operations, failures);
     life.done.assign(operations.begin(), operations.begin() + static_cast<std::ptrdiff_t>(count));
     life.log = simulation.log();
@@ -1905,14 +2082,14 @@ Life Live(uint64_t seed, const std::vector<uint64_t>& operations, Coverage* cove
 }
 
 // Leaves out ever smaller parts as long as something still fails (Zeller's ddmin, without complements).
-Life Shrink(uint64_t seed, Life life) {
+Life Shrink(uint64_t seed, Life life, Fault fault = nullptr) {
   Coverage unused;
   for (size_t part = std::max<size_t>(1, life.done.size() / 2); part > 0; part /= 2) {
     for (size_t begin = 0; begin < life.done.size();) {
       std::vector<uint64_t> rest = life.done;
       const size_t end = std::min(begin + part, rest.size());
       rest.erase(rest.begin() + static_cast<std::ptrdiff_t>(begin), rest.begin() + static_cast<std::ptrdiff_t>(end));
-      Life smaller = Live(seed, rest, &unused);
+      Life smaller = Live(seed, rest, &unused, fault);
       if (smaller.failure.empty())
         begin += part;
       else
@@ -1920,6 +2097,33 @@ Life Shrink(uint64_t seed, Life life) {
     }
   }
   return life;
+}
+
+// A delete at some time after an alter, and that at some time after a publish.
+std::string ThreeInARow(const std::vector<std::string>& log) {
+  size_t found = 0;
+  for (const std::string& line : log) {
+    static constexpr const char* kKinds[] = {"publish ", "alter ", "delete "};
+    if (found < std::size(kKinds) && line.starts_with(kKinds[found])) ++found;
+  }
+  return found == 3 ? "made up" : "";
+}
+
+TEST(BufferSim, ALifeThatFailsIsShrunkToTheOperationsThatMatter) {
+  std::vector<uint64_t> numbers(2'000);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = i;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(seed);
+    Coverage unused;
+    const Life lived = Live(seed, numbers, &unused, ThreeInARow);
+    ASSERT_THAT(lived.failure, HasSubstr("made up"));
+    ASSERT_GT(lived.done.size(), 3u);
+    const Life shrunk = Shrink(seed, lived, ThreeInARow);
+    EXPECT_EQ(lived.failure, shrunk.failure);
+    ASSERT_EQ(3u, shrunk.done.size());
+    EXPECT_THAT(shrunk.log,
+                ElementsAre(StartsWith("a buffer of "), StartsWith("publish "), StartsWith("alter "), StartsWith("delete ")));
+  }
 }
 
 TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
@@ -1950,6 +2154,11 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
     const std::string of_groups = "drawn: " + std::string(selector) + " of groups";
     EXPECT_GE(coverage.counts[of_groups], 1'000u) << of_groups;
   }
+  for (size_t i = 0; i < kRemoveReasons; ++i) {
+    const std::string reason = "removed: " + std::string(ToString(static_cast<RemoveReason>(i)));
+    EXPECT_GE(coverage.counts[reason], 1'000u) << reason;
+    EXPECT_GE(coverage.counts[reason + " of groups"], 1'000u) << reason << " of groups";
+  }
   for (const char* what : {"sample: waits min_size",
                            "sample: waits pacing",
                            "sample: waits staleness",
@@ -1959,12 +2168,6 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "insert: done without some",
                            "insert: done again without some",
                            "insert: failed_precondition",
-                           "removed: capacity",
-                           "removed: bytes",
-                           "removed: max_draws",
-                           "removed: deleted",
-                           "removed: age",
-                           "removed: staleness",
                            "sample: composed",
                            "sample: closed",
                            "sample: leased",

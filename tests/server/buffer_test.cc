@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "schema/names.h"
 #include "tests/support/fake_trajectory.h"
 
 namespace replay::server {
@@ -448,13 +449,43 @@ TEST(Buffer, AlterEvictsWhatNoLongerFitsAndChangesNothingOnError) {
 }
 
 TEST(Buffer, TheSameSeedDrawsTheSame) {
-  std::string drawn[2];
-  for (std::string& text : drawn) {
-    Fixture fixture(Options(100, SelectorKind::kUniform));
-    fixture.InsertMany(100);
-    text = fixture.Sample(50);
+  // 60 units, of which the first 20 are evicted, a Sample from a view and from all, 10 more, another Sample.
+  const auto drawn = [](SelectorKind kind, Unit unit, uint64_t seed) {
+    BufferOptions options = Options(40, kind);
+    options.unit = unit;
+    options.seed = seed;
+    options.staleness_decay = 5;
+    options.views = {{.name = "v", .filter = "correct = yes", .selector = kind, .staleness_decay = 5}};
+    Fixture fixture(options);
+    std::string text;
+    for (int i = 0; i < 70; ++i) {
+      Batch batch;
+      for (uint32_t member = 0; member < 2; ++member)
+        batch.Add({.id = std::to_string(i) + "." + std::to_string(member),
+                   .version = i / 10,
+                   .correct = i % 2 ? Outcome::kCorrect : Outcome::kIncorrect,
+                   .priority = static_cast<float>(1 + i % 4),
+                   .group = "g" + std::to_string(i),
+                   .group_size = 2,
+                   .index_in_group = member});
+      EXPECT_EQ("done", fixture.Insert(std::move(batch)));
+      if (i != 59 && i != 69) continue;
+      EXPECT_TRUE(
+          fixture.buffer->Sample({.count = 12, .parts = {{.count = 6, .view = "v"}, {.count = 6}}}, &fixture.sampled).done());
+      for (const DrawnItem& draw : fixture.sampled.draws)
+        text += std::to_string(draw.item) + " with " + std::to_string(draw.probability) + ", ";
+    }
+    return text;
+  };
+  for (size_t number = 0; number < kSelectorNames.size(); ++number) {
+    const auto kind = static_cast<SelectorKind>(number);
+    for (const Unit unit : {Unit::kTrajectory, Unit::kGroup}) {
+      SCOPED_TRACE(std::string(ToString(kind)) + " of " + std::string(ToString(unit)));
+      EXPECT_EQ(drawn(kind, unit, 7), drawn(kind, unit, 7));
+      const bool by_chance = kind != SelectorKind::kLifo && kind != SelectorKind::kFifo;
+      EXPECT_EQ(by_chance, drawn(kind, unit, 7) != drawn(kind, unit, 8));
+    }
   }
-  EXPECT_EQ(drawn[0], drawn[1]);
 }
 
 TEST(Buffer, DefaultStepIsEachRunsOwn) {
@@ -475,6 +506,48 @@ TEST(Buffer, HostileVersionsDoNotOverflow) {
   EXPECT_EQ("1(f0 n2 s" + std::to_string(0) + " 0)", fixture.Sample(1, INT64_MIN));
   fixture.InsertMany(1, {.version = INT64_MAX});
   EXPECT_EQ("1(f0 n3 s" + std::to_string(INT64_MAX) + " " + std::to_string(INT64_MAX) + ")", fixture.Sample(1));
+}
+
+// All that ends by time: an age, leases, a lease and a deadline of a reserved group.
+TEST(Buffer, ABackwardClockStandsStill) {
+  BufferOptions options = Options(8);
+  options.max_age_ms = 5'000;
+  options.max_draws = 1;
+  options.lease_ms = 1'000;
+  Fixture fixture(options);
+  const auto reserve = [&](const std::string& group, uint32_t lease_ms, uint32_t deadline_ms) {
+    ReserveResult result;
+    return server::Describe(
+        fixture.buffer->Reserve({.group_id = group, .size = 2, .lease_ms = lease_ms, .deadline_ms = deadline_ms}, &result));
+  };
+  const auto state = [&] {
+    const BufferStats stats = fixture.buffer->Stats();
+    return fixture.Describe() + ", leases " + std::to_string(stats.leases) + ", reserved " +
+           std::to_string(stats.reserved_groups);
+  };
+  EXPECT_FALSE(fixture.buffer->OnTime(10'000));
+  fixture.InsertMany(1);
+  EXPECT_FALSE(fixture.buffer->OnTime(2'000));
+  fixture.InsertMany(2);
+  EXPECT_EQ("1(f0 n1 s0 -1)", fixture.Sample(1));
+  EXPECT_EQ("done", reserve("by its lease", 2'000, 60'000));
+  EXPECT_EQ("done", reserve("by its deadline", 60'000, 3'000));
+  const std::string begun = "| 1!*1 2 3 positive=0 fresh=3 drawn=1, leases 1, reserved 2";
+  // Nothing ends at 2'000 + its span, which is before 10'000.
+  for (const uint64_t now : {2'000, 3'000, 4'000, 5'000, 7'000, 9'999, 10'000, 10'999}) {
+    EXPECT_FALSE(fixture.buffer->OnTime(now)) << now;
+    EXPECT_EQ(begun, state()) << now;
+  }
+  const auto ends_at = [&](uint64_t now) {
+    EXPECT_FALSE(fixture.buffer->OnTime(now - 1)) << now;
+    EXPECT_TRUE(fixture.buffer->OnTime(now)) << now;
+    return state();
+  };
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 2", ends_at(11'000));
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 1", ends_at(12'000));
+  EXPECT_EQ("| 1 2 3 positive=0 fresh=3 drawn=1, leases 0, reserved 0", ends_at(13'000));
+  EXPECT_EQ("| positive=0 fresh=0 drawn=1, leases 0, reserved 0", ends_at(15'000));
+  EXPECT_EQ(3u, fixture.buffer->Stats().removed[static_cast<size_t>(RemoveReason::kAge)]);
 }
 
 // PAPER 1.5: draws uniform with replacement, y = B / R: uses of a rollout are Poisson(y); (1 - e^-y) / y of all draws are first uses.

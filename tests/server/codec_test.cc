@@ -158,6 +158,51 @@ TEST(DecodeRequest, RefusesTagsAndAdvantagesThatATrajectoryCouldNotHave) {
   EXPECT_EQ("updates[0].tags.name is empty", refused([](auto update) { update.initTags(1); }));
 }
 
+// Its own check: a client need not be ours.
+TEST(DecodeRequest, RefusesAnUpdatedPriorityRewardOrAdvantageThatATrajectoryCouldNotHave) {
+  Request request;
+  const auto refused = [&](auto edit) {
+    const auto failure = DecodeBuilt(
+        [&](schema::Request::Builder root) {
+          auto updates = root.initUpdate().initUpdates(1);
+          updates[0].setId("t");
+          edit(updates[0]);
+        },
+        &request);
+    EXPECT_TRUE(!failure || (failure->code == ErrorCode::kInvalidArgument && !failure->ends_conversation));
+    return failure ? failure->message : "";
+  };
+  const auto priority = [&](float value) {
+    return refused([value](schema::ItemUpdate::Builder update) {
+      update.setHasPriority(true);
+      update.setPriority(value);
+    });
+  };
+  EXPECT_EQ("updates[0].priority is -1.000000: it must be from 0 to 1e9", priority(-1));
+  EXPECT_EQ("updates[0].priority is nan: it must be from 0 to 1e9", priority(NAN));
+  EXPECT_EQ("updates[0].priority is inf: it must be from 0 to 1e9", priority(INFINITY));
+  EXPECT_EQ("updates[0].priority is 2000000000.000000: it must be from 0 to 1e9", priority(2e9f));
+  for (const float allowed : {0.0f, 0.5f, 1e9f}) EXPECT_EQ("", priority(allowed));
+  const auto reward = [&](float value) {
+    return refused([value](schema::ItemUpdate::Builder update) {
+      update.setHasReward(true);
+      update.setReward(value);
+    });
+  };
+  const auto advantage = [&](float value) {
+    return refused([value](schema::ItemUpdate::Builder update) {
+      update.setHasAdvantage(true);
+      update.setAdvantage(value);
+    });
+  };
+  for (const auto& [value, text] : {std::pair(NAN, "nan"), std::pair(INFINITY, "inf"), std::pair(-INFINITY, "-inf")}) {
+    EXPECT_EQ("updates[0].reward is " + std::string(text) + ": it must be finite", reward(value));
+    EXPECT_EQ("updates[0].advantage is " + std::string(text) + ": it must be finite", advantage(value));
+  }
+  // Rewards and advantages may be of any size.
+  for (const float allowed : {-1.0f, 2e9f}) EXPECT_EQ("", reward(allowed) + advantage(allowed));
+}
+
 TEST(DecodeRequest, RefusesACostThatIsNotANumber) {
   Request request;
   const auto failure = DecodeBuilt([](auto root) { root.initReportCost().setTrainingSeconds(NAN); }, &request);

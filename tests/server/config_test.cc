@@ -61,6 +61,54 @@ TEST(Config, ReadsEveryKeyOfABuffer) {
   EXPECT_EQ(views, options.views);
 }
 
+// Each by itself, with what it needs beside it. One that is added must be added here.
+TEST(Config, ReadsEveryOptionThatABufferHas) {
+  struct Row {
+    std::string_view name;
+    std::string keys;
+    bool (*holds)(const BufferOptions& options);
+  };
+  const std::string paced = R"("replay_ratio": 2, "max_draws_per_sample": 64, "max_insert": 8)";
+  const std::vector<Row> rows = {
+      {"capacity_items", R"("capacity_items": 7)", [](auto& o) { return o.capacity_items == 7; }},
+      {"capacity_bytes", R"("capacity_bytes": "1MiB")", [](auto& o) { return o.capacity_bytes == 1 << 20; }},
+      {"retention", R"("retention": "best")", [](auto& o) { return o.retention == RetentionKind::kBest; }},
+      {"delta", R"("retention": "best", "delta": 0.25)", [](auto& o) { return o.delta.ToString() == "0.25"; }},
+      {"selector", R"("selector": "lifo")", [](auto& o) { return o.selector == SelectorKind::kLifo; }},
+      {"priority_exponent", R"("priority_exponent": 0.5)", [](auto& o) { return o.priority_exponent == 0.5; }},
+      {"staleness_decay", R"("staleness_decay": 3)", [](auto& o) { return o.staleness_decay == 3; }},
+      {"max_staleness", R"("max_staleness": 0)", [](auto& o) { return o.max_staleness == 0; }},
+      {"max_draws", R"("max_draws": 4)", [](auto& o) { return o.max_draws == 4; }},
+      {"max_age", R"("max_age": "5m")", [](auto& o) { return o.max_age_ms == 300'000; }},
+      {"evict_staleness", R"("evict_staleness": 0)", [](auto& o) { return o.evict_staleness == 0; }},
+      {"correct_threshold", R"("correct_threshold": 0)", [](auto& o) { return o.correct_threshold == 0; }},
+      {"views", R"("views": [{"name": "v", "filter": "draws < 2"}])", [](auto& o) { return o.views.size() == 1; }},
+      {"replay_ratio", paced, [](auto& o) { return o.replay_ratio == 2; }},
+      {"tolerance", paced + R"(, "tolerance": 99)", [](auto& o) { return o.tolerance == 99; }},
+      {"min_size", R"("min_size": 5)", [](auto& o) { return o.min_size == 5; }},
+      {"max_draws_per_sample", R"("max_draws_per_sample": 6)", [](auto& o) { return o.max_draws_per_sample == 6; }},
+      {"max_insert", R"("max_insert": 6)", [](auto& o) { return o.max_insert == 6; }},
+      {"pace_draws", R"("pace_draws": false)", [](auto& o) { return !o.pace_draws; }},
+      {"pace_inserts", R"("pace_inserts": false)", [](auto& o) { return !o.pace_inserts; }},
+      {"seed", R"("seed": 0)", [](auto& o) { return o.seed == 0; }},
+      {"unit", R"("unit": "group")", [](auto& o) { return o.unit == Unit::kGroup; }},
+      {"closed", R"("closed": true)", [](auto& o) { return o.closed; }},
+      {"lease", R"("selector": "fifo", "max_draws": 1, "lease": "2s")", [](auto& o) { return o.lease_ms == 2'000; }},
+      {"zero_spread", R"("zero_spread": "refuse")", [](auto& o) { return o.zero_spread == ZeroSpread::kRefuse; }},
+      {"parts", R"("parts": 4)", [](auto& o) { return o.parts == 4; }},
+      {"prompt_history", R"("prompt_history": 9)", [](auto& o) { return o.prompt_history == 9; }}};
+  std::vector<std::string_view> names;
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    names.push_back(row.name);
+    EXPECT_FALSE(row.holds({})) << "it must be another value than the default";
+    const std::string text = R"({"buffers": [{"name": "a", )" + row.keys + "}]}";
+    ASSERT_EQ("", Refusal(text));
+    EXPECT_TRUE(row.holds(ParseConfig(text).buffers.at(0).second));
+  }
+  EXPECT_THAT(names, testing::UnorderedElementsAreArray(OptionNames()));
+}
+
 TEST(Config, RefusesAViewThatCannotBeWithItsNumberAndTheRule) {
   const auto refusal = [](const std::string& view) {
     return Refusal(R"({"buffers": [{"name": "a", "views": [)" + view + "]}]}");

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
-#include <map>
+#include <climits>
+#include <cmath>
+#include <deque>
 #include <set>
 
+#include "schema/names.h"
 #include "tests/support/buffer_fixture.h"
 #include "tests/support/chi_square.h"
 
@@ -223,33 +227,83 @@ TEST(GroupsOfABuffer, TheUnitCannotBeAltered) {
   EXPECT_EQ("unit is group: it cannot be altered", b.buffer->Alter(options));
 }
 
-// Each selector over groups draws them as it draws trajectories: chi-square over which group, while others come and go.
+// Each selector over groups draws them as it draws trajectories, and tells with which probability: chi-square over the places of
+// six groups, while others come and go.
 TEST(GroupsOfABuffer, EverySelectorDrawsThemByItsProbabilitiesWhileOthersComeAndGo) {
-  for (const SelectorKind kind : {SelectorKind::kUniform, SelectorKind::kUniformDistinct, SelectorKind::kPrioritized}) {
-    BufferFixture b(OfGroups(6, kind));
-    std::map<uint64_t, double> drawn, expected;
-    for (int round = 0; round < 4000; ++round) {
-      const std::string id = "g" + std::to_string(round);
-      fake::Trajectory like;
-      like.priority = static_cast<float>(1 + round % 3);
-      ASSERT_EQ("done", b.Insert(id, std::vector<float>(1 + static_cast<size_t>(round) % 4, 0.f), like));
-      if (round < 6) continue;
-      b.Sample(1);
-      // The six newest are live; which of them, from the oldest.
+  struct Group {
+    uint64_t first_item;
+    size_t size;
+    double priority;
+    int number;
+    int draws = 0;
+    bool seen = false;  // in this pass of selector epoch
+  };
+  constexpr size_t kLive = 6;
+  for (size_t number = 0; number < kSelectorNames.size(); ++number) {
+    const auto kind = static_cast<SelectorKind>(number);
+    SCOPED_TRACE(ToString(kind));
+    BufferOptions options = OfGroups(kLive, kind);
+    if (kind == SelectorKind::kRecency) options.staleness_decay = 3;
+    BufferFixture b(options);
+    std::deque<Group> live;
+    std::array<double, kLive> drawn{}, expected{};
+    uint64_t next_item = 1;
+    int next_group = 0;
+    for (int round = 0; round < 9'000; ++round) {
+      if (live.size() < kLive || round % 3 == 0) {
+        const int n = next_group++;
+        live.push_back({next_item, 1 + static_cast<size_t>(n) % 4, 1.0 + n % 3, n});
+        next_item += live.back().size;
+        fake::Trajectory like;
+        like.priority = static_cast<float>(live.back().priority);
+        like.version = n;
+        ASSERT_EQ("done", b.Insert("g" + std::to_string(n), std::vector<float>(live.back().size, 0.f), like));
+        if (live.size() > kLive) live.pop_front();
+        if (live.size() < kLive) continue;
+      }
+      if (std::all_of(live.begin(), live.end(), [](const Group& group) { return group.seen; }))
+        for (Group& group : live) group.seen = false;
+      int least = INT_MAX;
+      for (const Group& group : live) least = std::min(least, group.draws);
+      const auto weight = [&](const Group& group) {
+        switch (kind) {
+          case SelectorKind::kUniform:
+          case SelectorKind::kUniformDistinct:
+            return 1.0;
+          case SelectorKind::kLifo:
+            return group.number == live.back().number ? 1.0 : 0.0;
+          case SelectorKind::kFifo:
+            return group.number == live.front().number ? 1.0 : 0.0;
+          case SelectorKind::kEpoch:
+            return group.seen ? 0.0 : 1.0;
+          case SelectorKind::kUnusedFirst:
+            return group.draws == least ? 1.0 : 0.0;
+          case SelectorKind::kPrioritized:
+            return group.priority;
+          case SelectorKind::kRecency:
+            return std::exp((group.number - live.back().number) / 3.0);
+        }
+        return 0.0;
+      };
       double sum = 0;
-      for (int i = 0; i < 6; ++i) sum += 1 + (round - 5 + i) % 3;
-      for (int i = 0; i < 6; ++i)
-        expected[static_cast<uint64_t>(i)] += kind == SelectorKind::kPrioritized ? (1 + (round - 5 + i) % 3) / sum : 1.0 / 6;
-      uint64_t first = 1;  // insertion number of the first member of the oldest group
-      for (int i = 0; i < round - 5; ++i) first += 1 + static_cast<uint64_t>(i) % 4;
-      uint64_t index = 0;
-      while (first + 1 + static_cast<uint64_t>(round - 5 + static_cast<int>(index)) % 4 <= b.sampled.draws[0].item)
-        first += 1 + static_cast<uint64_t>(round - 5 + static_cast<int>(index++)) % 4;
-      ++drawn[index];
+      for (const Group& group : live) sum += weight(group);
+      b.Sample(1);
+      const auto at = std::find_if(live.begin(), live.end(),
+                                   [&](const Group& group) { return group.first_item == b.sampled.draws[0].item; });
+      ASSERT_NE(live.end(), at);
+      ASSERT_EQ(at->size, b.sampled.draws.size());
+      for (const DrawnItem& draw : b.sampled.draws) ASSERT_NEAR(weight(*at) / sum, draw.probability, 1e-12);
+      ASSERT_GT(b.sampled.draws[0].probability, 0);
+      for (size_t place = 0; place < kLive; ++place) expected[place] += weight(live[place]) / sum;
+      ++drawn[static_cast<size_t>(at - live.begin())];
+      ++at->draws;
+      at->seen = true;
     }
     double chi_square = 0;
-    for (const auto& [index, count] : expected) chi_square += (drawn[index] - count) * (drawn[index] - count) / count;
-    EXPECT_GT(test::ChiSquareTail(chi_square, 5), 1e-6) << ToString(kind) << " chi-square " << chi_square;
+    for (size_t place = 0; place < kLive; ++place)
+      if (expected[place] > 0)
+        chi_square += (drawn[place] - expected[place]) * (drawn[place] - expected[place]) / expected[place];
+    EXPECT_GT(test::ChiSquareTail(chi_square, kLive - 1), 1e-6) << "chi-square " << chi_square;
   }
 }
 

@@ -108,6 +108,55 @@ TEST(View, ADrawFromItHasTheExactProbability) {
   }
 }
 
+TEST(View, ACapOfDrawsCountsThoseBeforeTheSampleSoThatRepeatsWithinABatchPassIt) {
+  Buffer buffer("b", WithViews({{.name = "young", .filter = "correct = yes, draws < 2"}}), PolicyVersions::Empty());
+  Insert(&buffer, {{.id = "1", .correct = Outcome::kCorrect}, {.id = "2"}, {.id = "3"}});
+  SampleResult result;
+  ASSERT_TRUE(buffer.Sample(From("young", 5), &result).done());
+  for (uint32_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(1u, result.draws[i].item);
+    EXPECT_EQ(i + 1, result.draws[i].draw_count);
+    EXPECT_EQ(1, result.draws[i].probability);
+  }
+  EXPECT_THAT(buffer.Stats().views, ElementsAre(Pair("young", 0)));
+  EXPECT_EQ(WaitReason::kFilter, buffer.Sample(From("young", 1), &result).reason);
+}
+
+// Also where another part draws the same items: its draws count for the cap, but only the view keeps to it.
+TEST(View, ACapOfDrawsIsNeverPassedByADistinctSelector) {
+  for (const bool composed : {false, true}) {
+    SCOPED_TRACE(composed);
+    Buffer buffer("b", WithViews({{.name = "young", .filter = "draws < 2", .selector = SelectorKind::kUniformDistinct}}),
+                  PolicyVersions::Empty());
+    for (int i = 0; i < 40; ++i) Insert(&buffer, {{.id = std::to_string(i)}});
+    SampleRequest request = From("young", 3);
+    if (composed) request = {.count = 5, .parts = {{.count = 3, .view = "young"}, {.count = 2}}};
+    std::map<uint64_t, uint32_t> of_view, of_all;
+    SampleResult result;
+    Verdict verdict;
+    bool passed_by_the_other = false;
+    for (int batch = 0; batch < 40 && (verdict = buffer.Sample(request, &result)).done(); ++batch) {
+      for (size_t i = 0; i < result.draws.size(); ++i) {
+        const DrawnItem& draw = result.draws[i];
+        EXPECT_EQ(++of_all[draw.item], draw.draw_count);
+        if (i >= 3) {
+          passed_by_the_other |= draw.draw_count > 2;
+          continue;
+        }
+        EXPECT_LE(draw.draw_count, 2u) << draw.item;
+        EXPECT_LE(++of_view[draw.item], 2u) << draw.item;
+      }
+    }
+    EXPECT_EQ(WaitReason::kFilter, verdict.reason);
+    EXPECT_EQ(composed, passed_by_the_other);
+    uint64_t below = 0;
+    for (uint64_t item = 1; item <= 40; ++item) below += of_all[item] < 2;
+    EXPECT_LT(below, 3u) << "the view has what is below its cap";
+    EXPECT_THAT(buffer.Stats().views, ElementsAre(Pair("young", below)));
+    buffer.CheckInvariants();
+  }
+}
+
 TEST(View, WaitsWithTheReasonWhileItLacksItems) {
   Buffer buffer("b", WithViews({{.name = "positives", .filter = "correct = yes", .selector = SelectorKind::kUniformDistinct}}),
                 PolicyVersions::Empty());
@@ -200,6 +249,47 @@ TEST(ComposedBatch, ShareOfPositivesIsThatAskedForAndTheRestIsUniform) {
     statistic += (seen[item] - expected) * (seen[item] - expected) / expected;
   }
   EXPECT_GT(test::ChiSquareTail(statistic, 19), 1e-6);
+}
+
+TEST(ComposedBatch, AnItemsShareOfDrawsIsTheMixtureOfWhatTheRepliesTell) {
+  Buffer buffer("b",
+                WithViews({{.name = "positives", .filter = "correct = yes"},
+                           {.name = "long", .filter = "tokens >= 10", .selector = SelectorKind::kPrioritized}}),
+                PolicyVersions::Empty());
+  for (int i = 0; i < 12; ++i)  // 1 to 8 are correct, 5 to 12 long
+    Insert(&buffer, {{.id = std::to_string(i),
+                      .correct = i < 8 ? Outcome::kCorrect : Outcome::kIncorrect,
+                      .priority = static_cast<float>(1 + i % 5),
+                      .tokens = i < 4 ? 5u : 20u}});
+  const std::vector<SamplePart> parts = {{.count = 3, .view = "positives"}, {.count = 5, .view = "long"}};
+  constexpr int kBatches = 5'000, kCount = 8;
+  std::map<std::pair<size_t, uint64_t>, double> told;  // p_k by part and item
+  std::map<uint64_t, double> seen, mixture;
+  for (int i = 0; i < kBatches; ++i) {
+    SampleResult result;
+    ASSERT_TRUE(buffer.Sample({.count = kCount, .parts = parts}, &result).done());
+    for (size_t slot = 0; slot < kCount; ++slot) {
+      const DrawnItem& draw = result.draws[slot];
+      const auto [at, added] = told.insert({{slot < 3 ? 0 : 1, draw.item}, draw.probability});
+      EXPECT_EQ(at->second, draw.probability);
+      ++seen[draw.item];
+    }
+  }
+  ASSERT_EQ(16u, told.size());
+  double sum = 0;
+  for (const auto& [of, probability] : told) {
+    const double share = parts[of.first].count / double{kCount} * probability;
+    mixture[of.second] += share;
+    sum += share;
+  }
+  EXPECT_NEAR(1, sum, 1e-12);
+  double statistic = 0;
+  for (const auto& [item, share] : mixture) {
+    const double expected = kBatches * kCount * share;
+    statistic += (seen[item] - expected) * (seen[item] - expected) / expected;
+  }
+  EXPECT_EQ(12u, mixture.size());
+  EXPECT_GT(test::ChiSquareTail(statistic, 11), 1e-6) << "chi-square " << statistic;
 }
 
 TEST(ComposedBatch, PartsThatLackItemsLeaveThemToTheNextIfTold) {
