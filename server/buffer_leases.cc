@@ -253,6 +253,10 @@ Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult*
     for (; next != request.columns.end() && next->frame == i; ++next) own.push_back(std::move(next->column));
     reservations.AddMember(group, request.facts[i], std::move(request.frames[i]), std::move(own));
     group->expires_ms = now_ms + group->lease_ms;
+  }
+  // Only now: a group is also complete if several of its members came together.
+  for (const TrajectoryFacts& facts : request.facts) {
+    const Reservations::Group* const group = reservations.Find(facts.group);
     result->pending |= group->members.size() < group->size;
   }
   for (Reservations::Group* group : completed) {

@@ -2,6 +2,8 @@
 // What `stats` shows of a buffer, computed from its counters; rates from two snapshots that lie `seconds` apart.
 //
 //   replay ratio   draws / inserts                              (the paper's B/R)
+//   since last use steps between two draws of one trajectory    (the paper's Fig. 2; first uses have none)
+//   draws per item of what was removed
 //   never used     removed with no draw / removed               (generation wasted)
 //   accuracy       correct / (correct + incorrect), where the producer said; stored, inserted, drawn, removed
 //   mu             (generation seconds / trajectories generated) / (training seconds / draws trained on)
@@ -9,6 +11,8 @@
 //
 // A share of nothing is absent (null), not 0. Pure functions.
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -247,6 +251,13 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
        TextOf(view.replay_ratio) + (target > 0 ? Format(", target %g, balance %.6g", target, s.pacing_balance) : ""));
   line("staleness", "p50 " + bound(view.staleness_p50, s.staleness) + ", p90 " + bound(view.staleness_p90, s.staleness) +
                         " steps" + (s.withheld ? ", " + Count(s.withheld) + " withheld" : ""));
+  const auto spread = [&bound](const Histogram& histogram) {
+    return "p50 " + bound(Quantile(histogram, 0.5), histogram) + ", p90 " + bound(Quantile(histogram, 0.9), histogram);
+  };
+  uint64_t again = 0;
+  for (const uint64_t count : s.reuse_gap.counts) again += count;
+  line("since last use", spread(s.reuse_gap) + " steps, " + Count(s.drawn - std::min(again, s.drawn)) + " first uses");
+  line("draws per item", spread(s.item_draws) + " of what was removed");
   line("never used", percent(view.never_used) + " of what was removed");
   line("accuracy", "stored " + percent(view.accuracy_stored) + ", inserted " + percent(view.accuracy_inserted) + ", drawn " +
                        percent(view.accuracy_drawn) + ", removed " + percent(view.accuracy_removed));

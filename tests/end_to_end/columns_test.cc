@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -41,6 +42,12 @@ Trajectory Rollout(const std::string& id, std::vector<Column> columns = {}) {
   rollout.columns = std::move(columns);
   return rollout;
 }
+
+// All types there are.
+const std::map<ColumnType, size_t> kWidths = {{ColumnType::kBool, 1}, {ColumnType::kU8, 1},  {ColumnType::kI8, 1},
+                                              {ColumnType::kU16, 2},  {ColumnType::kI16, 2}, {ColumnType::kI32, 4},
+                                              {ColumnType::kI64, 8},  {ColumnType::kF16, 2}, {ColumnType::kBf16, 2},
+                                              {ColumnType::kF32, 4},  {ColumnType::kF64, 8}};
 
 class Columns : public testing::TestWithParam<int> {
  protected:
@@ -84,6 +91,67 @@ TEST_P(Columns, AreDrawnToTheBitWhereTheyAreAskedForAndThere) {
   EXPECT_THAT(Stats().columns, ElementsAre(Pair("image", 1), Pair("ref", 2)));
   EXPECT_GT(Stats().column_bytes, pixels.size());
   EXPECT_EQ(3u, Value(client_.Delete("b", std::vector<std::string>{"a", "b", "c"})));
+  EXPECT_EQ(0u, Stats().column_bytes);
+}
+
+// A column of every alignment, of patterns that differ from byte to byte. Of one type, since a trajectory has 16 at most.
+std::vector<Column> OfEveryAlignment(ColumnType type, uint8_t first) {
+  struct Layout {
+    const char* name;
+    ColumnAlignment alignment;
+    std::vector<int64_t> shape, offsets;
+  };
+  const std::vector<Layout> layouts = {{"value", ColumnAlignment::kRow, {}, {}},
+                                       {"row", ColumnAlignment::kRow, {3, 1, 5}, {}},
+                                       {"token", ColumnAlignment::kToken, {kTokens, 2, 3}, {}},
+                                       {"one-a-token", ColumnAlignment::kToken, {kTokens}, {}},
+                                       {"ragged", ColumnAlignment::kRagged, {9, 2}, {0, 2, 2, 5, 5, 6, 9}},
+                                       {"ragged-empty", ColumnAlignment::kRagged, {0}, {0, 0, 0, 0, 0, 0, 0}}};
+  std::vector<Column> columns;
+  for (const Layout& layout : layouts) {
+    Column& column = columns.emplace_back();
+    column.name = layout.name;
+    column.type = type;
+    column.alignment = layout.alignment;
+    column.shape = layout.shape;
+    column.offsets = layout.offsets;
+    size_t bytes = kWidths.at(type);
+    for (const int64_t size : column.shape) bytes *= static_cast<size_t>(size);
+    for (size_t i = 0; i < bytes; ++i)
+      column.bytes.push_back(type == ColumnType::kBool ? (first + i) % 3 == 0 : static_cast<uint8_t>(first + 37 * i));
+  }
+  return columns;
+}
+
+TEST_P(Columns, OfEveryTypeAndAlignmentComeBackToTheBit) {
+  Create({});
+  // Inserted with `first`, and written over by Update with another; one has nothing at its insert.
+  for (const auto& [type, width] : kWidths) {
+    const std::string with(ToString(type)), without = with + "-later";
+    std::vector<std::string> names;
+    for (const Column& column : OfEveryAlignment(type, 0)) names.push_back(column.name);
+    const auto expect = [&](const std::string& id, uint8_t first) {
+      const StoredTrajectory stored = Get({id}, names).at(0);
+      for (const Column& column : OfEveryAlignment(type, first)) {
+        const ColumnView* view = stored.trajectory.column(column.name);
+        ASSERT_NE(nullptr, view) << id << " " << column.name;
+        // Type, alignment, shape, offsets and bytes.
+        EXPECT_EQ(column, view->ToColumn()) << id << " " << column.name;
+      }
+    };
+    Insert({Rollout(with, OfEveryAlignment(type, 11)), Rollout(without)});
+    expect(with, 11);
+    EXPECT_TRUE(Get({without}, names).at(0).trajectory.columns().empty());
+    for (const std::string& id : {with, without}) {
+      Update({.trajectory_id = id, .columns = OfEveryAlignment(type, 200)});
+      expect(id, 200);
+    }
+    // Drawn, not looked up: both are all there is.
+    const Batch batch = Value(Sample({.count = 2, .columns = names}));
+    for (const TrajectoryView& view : batch.trajectories)
+      for (const Column& column : OfEveryAlignment(type, 200)) EXPECT_EQ(column, view.column(column.name)->ToColumn());
+    Value(client_.Delete("b", std::vector<std::string>{with, without}));
+  }
   EXPECT_EQ(0u, Stats().column_bytes);
 }
 

@@ -13,6 +13,7 @@
 
 #include "replay/client.h"
 #include "tests/support/daemon.h"
+#include "tests/support/replayctl.h"
 #include "tests/support/value.h"
 
 namespace replay::test {
@@ -80,6 +81,24 @@ TEST_F(Held, AcknowledgedDrawsLeaveAndOthersWaitForWhatIsHeld) {
   EXPECT_EQ(2u, Stats().items);
   EXPECT_EQ(ErrorCode::kNotFound, client_.Acknowledge("q", first.lease).error().code);
   EXPECT_EQ(ErrorCode::kInvalidArgument, client_.Acknowledge("q", 0).error().code);
+}
+
+TEST_F(Held, ReplayctlAcknowledgesOneItemAndGivesAnotherBack) {
+  CreateQueue();
+  Insert(0, 4);
+  const Batch batch = Value(client_.Sample("q", Count(3), 0ms));
+  const std::string lease = "acknowledge q " + std::to_string(batch.lease);
+  const auto ended = [](uint64_t lease_number, int items) { return nlohmann::json{{"lease", lease_number}, {"ended", items}}; };
+  EXPECT_EQ(ended(batch.lease, 1), ReplayctlJson(daemon_, lease + " " + std::to_string(batch.draws[1].item) + " --give-back"));
+  EXPECT_EQ(2u, Stats().held);
+  EXPECT_EQ(4u, Stats().items);
+  EXPECT_EQ(ended(batch.lease, 1), ReplayctlJson(daemon_, lease + " " + std::to_string(batch.draws[0].item)));
+  EXPECT_EQ(1u, Stats().held);
+  EXPECT_EQ(3u, Stats().items) << "one was used";
+  EXPECT_EQ("1 3", Ids(Value(client_.Sample("q", Count(2), 0ms)))) << "one was given back";
+  EXPECT_EQ("the lease of 1 trajectories has ended\n", Replayctl(daemon_, lease));
+  EXPECT_EQ(2u, Stats().items);
+  EXPECT_THAT(Replayctl(daemon_, lease), HasSubstr("not_found"));
 }
 
 TEST_F(Held, WhatIsHeldComesBackWhenItsConnectionEnds) {
@@ -202,6 +221,51 @@ TEST_F(Held, AGroupWhoseLastMemberNeverComesIsTold) {
   EXPECT_EQ("p.1", Ids(Value(client_.Sample("g", Count(1), 10s))));
   EXPECT_EQ(0u, Stats("g").pending);
   EXPECT_EQ(1u, Stats("g").expired_groups);
+}
+
+TEST_F(Held, AGroupIsDroppedWithItsMembersWhenItsLeaseEnds) {
+  Value(client_.CreateBuffer("g", {.capacity_bytes = 1 << 20}));
+  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2, .lease = 300ms, .missing = MissingMembers::kDrop}));
+  const std::vector<Trajectory> member = {Member("p", 2, 0)};
+  EXPECT_TRUE(Value(client_.InsertMembers("g", member, 5s)).pending);
+  EXPECT_EQ(1u, Stats("g").pending);
+  EXPECT_EQ(0u, Stats("g").rejected);
+  for (int i = 0; i < 500 && Stats("g").reserved_groups > 0; ++i) std::this_thread::sleep_for(20ms);
+  BufferStats stats = Stats("g");
+  EXPECT_EQ(0u, stats.reserved_groups + stats.pending + stats.items + stats.accepted);
+  EXPECT_EQ(1u, stats.rejected);
+  EXPECT_EQ(1u, stats.offered);
+  const std::vector<Trajectory> late = {Member("p", 2, 1)};
+  const Result<InsertReceipt> refused = client_.InsertMembers("g", late, 5s);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(ErrorCode::kFailedPrecondition, refused.error().code) << refused.error().ToString();
+  EXPECT_EQ(2u, Stats("g").rejected);
+  // Reserved anew it is another group: both members may come.
+  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2}));
+  const std::vector<Trajectory> both = {member[0], late[0]};
+  const InsertReceipt receipt = Value(client_.InsertMembers("g", both, 5s));
+  EXPECT_FALSE(receipt.pending);
+  EXPECT_EQ(1u, receipt.first_item);
+  stats = Stats("g");
+  EXPECT_EQ(2u, stats.items);
+  EXPECT_EQ(4u, stats.offered);
+  EXPECT_EQ(2u, stats.rejected);
+}
+
+TEST_F(Held, ReplayctlCommitsAGroupWithTheMembersThatAreThere) {
+  Value(client_.CreateBuffer("g", {.capacity_bytes = 1 << 20, .selector = "fifo"}));
+  const std::string reserve = "reserve g p --size 3 --lease 100ms --deadline 200ms --missing wait";
+  EXPECT_EQ("reserved, 0 of 3 members are there\n", Replayctl(daemon_, reserve));
+  for (const uint32_t index : {2u, 0u}) {
+    const std::vector<Trajectory> member = {Member("p", 3, index)};
+    EXPECT_TRUE(Value(client_.InsertMembers("g", member, 5s)).pending);
+  }
+  std::this_thread::sleep_for(1s);  // lease and deadline have ended, and it waits on
+  EXPECT_EQ(2u, Stats("g").pending);
+  EXPECT_EQ("reserved, 2 of 3 members are there\n", Replayctl(daemon_, reserve));
+  EXPECT_EQ("committed with 2 of 3 members, from item 1\n", Replayctl(daemon_, "reserve g p --commit"));
+  EXPECT_EQ("p.0 p.2", Ids(Value(client_.Sample("g", Count(2), 0ms))));
+  EXPECT_EQ(0u, Stats("g").reserved_groups + Stats("g").pending);
 }
 
 TEST_F(Held, GenerationWaitsForAdmissionAndGoesOnWhenABatchIsUsed) {

@@ -22,6 +22,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <span>
@@ -34,6 +35,7 @@
 #include "replay/client.h"
 #include "tests/support/chi_square.h"
 #include "tests/support/daemon.h"
+#include "tests/support/replayctl.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/value.h"
 
@@ -320,38 +322,52 @@ TEST_F(Paper, FirstUsesAreTheShareOfDrawsThatTheFormulaSays) {
 }
 
 // Slots of a batch that repeat another = 1 - N (1 - (1 - 1/N)^B) / B: 28 % at N = 84 and B = 60, and the same where three
-// trainers draw 20 each from a shard of 28. (its sharded buffers; derived) The daemon shows them as 0 steps since last use.
+// trainers draw 20 each from a shard of 28, be it a buffer or a part of one. (its sharded buffers; derived) The daemon shows
+// them as 0 steps since last use.
 TEST_F(Paper, InBatchRepeatsAreTheSameInOneBufferAndInThreeShards) {
-  for (const uint32_t shards : {1u, 3u}) {
+  struct Layout {
+    const char* name;
+    uint32_t buffers, parts;
+  };
+  for (const Layout& layout : {Layout{"one", 1, 1}, {"shards", 3, 1}, {"parts", 1, 3}}) {
+    SCOPED_TRACE(layout.name);
+    const uint32_t shards = layout.buffers * layout.parts;
     const uint32_t items = 84 / shards, draws = 60 / shards;
     std::vector<std::string> names;
-    for (uint32_t shard = 0; shard < shards; ++shard) {
-      names.push_back(std::to_string(shards) + "-" + std::to_string(shard));
-      Value(client_.CreateBuffer(names.back(), {.capacity_items = items, .seed = kSeed + shard}));
+    for (uint32_t buffer = 0; buffer < layout.buffers; ++buffer) {
+      names.push_back(layout.name + std::to_string(buffer));
+      const uint32_t capacity = items * layout.parts;
+      Value(client_.CreateBuffer(names.back(), {.capacity_items = capacity, .seed = kSeed + buffer, .parts = layout.parts}));
       std::vector<Trajectory> rollouts;
-      for (uint32_t i = 0; i < items; ++i) rollouts.push_back(MakeRollout("", std::to_string(i), 0));
+      for (uint32_t i = 0; i < capacity; ++i) rollouts.push_back(MakeRollout("", std::to_string(i), 0));
       Value(client_.Insert(names.back(), rollouts, 20s));
     }
     const int steps = Shortened(3000);
     double repeats = 0, shown = 0;
     for (int step = 1; step <= steps; ++step) {
       for (const std::string& name : names) {
-        const Batch batch = Value(client_.Sample(name, {.count = draws, .step = step}, 20s));
-        std::set<uint64_t> items_of_batch;
-        for (const Draw& draw : batch.draws) {
-          repeats += !items_of_batch.insert(draw.item).second;
-          shown += draw.steps_since_last_use == 0;
+        std::set<uint64_t> others;
+        for (uint32_t rank = 0; rank < layout.parts; ++rank) {
+          const SampleOptions options{.count = draws, .step = step, .rank = rank, .world_size = layout.parts};
+          const Batch batch = Value(client_.Sample(name, options, 20s));
+          std::set<uint64_t> items_of_batch;
+          for (const Draw& draw : batch.draws) {
+            repeats += !items_of_batch.insert(draw.item).second;
+            shown += draw.steps_since_last_use == 0;
+            EXPECT_EQ(1.0 / items, draw.probability);
+          }
+          EXPECT_EQ(items_of_batch.size(), batch.trajectories.size());  // a frame travels once
+          for (const uint64_t item : items_of_batch) EXPECT_TRUE(others.insert(item).second) << item << " is of two ranks";
         }
-        EXPECT_EQ(items_of_batch.size(), batch.trajectories.size());  // a frame travels once
       }
     }
     const double seen = SeenIn(draws, items);
     const double formula = 1 - items * seen / draws;
-    EXPECT_NEAR(0.28, formula, 0.005) << shards;
-    EXPECT_EQ(repeats, shown) << shards;
+    EXPECT_NEAR(0.28, formula, 0.005);
+    EXPECT_EQ(repeats, shown);
     // Of a batch at most N seen (1 - seen), the variance if items were seen independently.
     const double deviation = std::sqrt(items * shards * seen * (1 - seen) * steps);
-    EXPECT_NEAR(formula, repeats / (60.0 * steps), kSigmas * deviation / (60.0 * steps)) << shards;
+    EXPECT_NEAR(formula, repeats / (60.0 * steps), kSigmas * deviation / (60.0 * steps));
   }
 }
 
@@ -501,6 +517,102 @@ TEST_F(Paper, PositiveBiasSettlesWhereItsSuccessRateSays) {
     EXPECT_NEAR(of_incorrect, uses_of_incorrect / (count - correct), kSigmas * std::sqrt(of_incorrect / (count - correct)));
     EXPECT_NEAR(kY, (uses_of_correct + uses_of_incorrect) / count, kSigmas * std::sqrt(kY / count + of_stay * p * p));
   }
+}
+
+// Off-policiness is that of the oldest weights that had a part in the rollout, wherever in it they had it.
+TEST_F(Paper, StalenessIsThatOfTheOldestSegment) {
+  Value(client_.PublishVersion({.run_id = "run", .version = 4, .step = 40}));
+  Value(client_.PublishVersion({.run_id = "run", .version = 9, .step = 90}));
+  Value(client_.CreateBuffer("rollouts", {}));
+  Trajectory rollout = MakeRollout("run", "updated in flight", 0);
+  rollout.token_ids = {1, 2, 3};
+  rollout.loss_mask = {0, 1, 1};
+  rollout.behaviour_logprobs = {NAN, -0.5f, -0.5f};
+  rollout.version_segments = {{1, 2, 9}, {2, 3, 4}};
+  Value(client_.Insert("rollouts", {&rollout, 1}, 20s));
+  for (const std::optional<int64_t> most : {std::optional<int64_t>(), std::optional<int64_t>(60)}) {
+    const Batch batch = Value(client_.Sample("rollouts", {.count = 1, .step = 100, .max_staleness = most}, 0s));
+    EXPECT_EQ(60, batch.draws.at(0).staleness);
+    EXPECT_EQ(0u, batch.withheld);
+  }
+  const Result<Batch> withheld = client_.Sample("rollouts", {.count = 1, .step = 100, .max_staleness = 59}, 0s);
+  ASSERT_FALSE(withheld);
+  EXPECT_EQ(WaitReason::kStaleness, withheld.error().reason) << withheld.error().ToString();
+  Value(client_.AlterBuffer("rollouts", {.max_staleness = 59}));
+  EXPECT_FALSE(client_.Sample("rollouts", {.count = 1, .step = 100}, 0s));
+  EXPECT_EQ(60, Value(client_.Sample("rollouts", {.count = 1, .step = 99}, 0s)).draws.at(0).staleness + 1);
+  const BufferStats stats = StatsOf("rollouts");
+  EXPECT_EQ(4, stats.oldest_version);
+  ExpectHistogramOf({60, 60, 59}, stats.staleness);
+}
+
+// The baseline without a buffer: what is newest is drawn first, once, and is gone when it has been trained on. B = R, and a
+// backlog from before that waits until nothing newer is left. (Listing 1)
+TEST_F(Paper, TheBaselineUsesTheNewestFirstAndEachOnce) {
+  constexpr uint32_t kR = 6, kSteps = 8;
+  Value(client_.CreateBuffer("queue", {.capacity_items = 1000, .selector = "lifo", .max_draws = 1, .lease = 60s}));
+  uint64_t inserted = 0;
+  const auto insert = [&] {
+    std::vector<Trajectory> rollouts;
+    for (uint32_t i = 0; i < kR; ++i) rollouts.push_back(MakeRollout("", std::to_string(++inserted), 0));
+    Value(client_.Insert("queue", rollouts, 20s));
+  };
+  const auto use = [&](int64_t step) {
+    const Batch batch = Value(client_.Sample("queue", {.count = kR, .step = step}, 0s));
+    std::vector<uint64_t> items;
+    for (const Draw& draw : batch.draws) {
+      items.push_back(draw.item);
+      EXPECT_EQ(std::to_string(draw.item), batch.trajectory(draw).trajectory_id());
+      EXPECT_EQ(1.0, draw.probability);
+      EXPECT_EQ(1u, draw.draw_count);
+      EXPECT_EQ(-1, draw.steps_since_last_use);
+    }
+    EXPECT_EQ(kR, Value(client_.Acknowledge("queue", batch.lease)));
+    return items;
+  };
+  const auto newest = [](uint64_t item) {
+    std::vector<uint64_t> items;
+    for (uint32_t i = 0; i < kR; ++i) items.push_back(item - i);
+    return items;
+  };
+  insert();  // the backlog
+  for (uint32_t step = 1; step <= kSteps; ++step) {
+    insert();
+    EXPECT_EQ(newest(inserted), use(step)) << "step " << step;
+  }
+  EXPECT_EQ(newest(kR), use(kSteps + 1));
+  EXPECT_FALSE(client_.Sample("queue", {.count = 1}, 0s));
+
+  const BufferStats stats = StatsOf("queue");
+  EXPECT_EQ(0u, stats.items + stats.held + stats.leases);
+  EXPECT_EQ(inserted, stats.accepted);
+  EXPECT_EQ(inserted, stats.drawn) << "replay ratio 1";
+  ExpectHistogramOf(std::vector<int64_t>(inserted, 1), stats.item_draws);
+  ExpectHistogramOf({}, stats.reuse_gap);
+  EXPECT_EQ(static_cast<double>(inserted), CountOf("max_draws", stats.removed));
+}
+
+// mu = (generation seconds / rollouts) / (training seconds / draws), and W / T, of all reports together; as replayctl shows them.
+TEST_F(Paper, CostsThatAreReportedAddUpToMu) {
+  Value(client_.CreateBuffer("rollouts", {}));
+  const auto shown = [this] { return ReplayctlJson(daemon_, "stats rollouts").at("buffers").at(0); };
+  EXPECT_TRUE(shown().at("mu").is_null());
+  EXPECT_TRUE(shown().at("workers_per_trainer").is_null());
+  Client trainer({.address = daemon_.address()});
+  Value(client_.ReportCost("rollouts", {.generation_seconds = 2.5, .generated_trajectories = 40, .workers = 6}));
+  Value(trainer.ReportCost("rollouts", {.training_seconds = 1, .trained_draws = 80, .trainers = 2}));
+  Value(client_.ReportCost("rollouts", {.generation_seconds = 7.5, .generated_trajectories = 60, .workers = 6}));
+  Value(trainer.ReportCost("rollouts", {.training_seconds = 3, .trained_draws = 120, .trainers = 2}));
+  const BufferStats stats = StatsOf("rollouts");
+  EXPECT_EQ(10.0, stats.generation_seconds);
+  EXPECT_EQ(100u, stats.generated_trajectories);
+  EXPECT_EQ(4.0, stats.training_seconds);
+  EXPECT_EQ(200u, stats.trained_draws);
+  EXPECT_EQ(6u, stats.workers);
+  EXPECT_EQ(2u, stats.trainers);
+  EXPECT_EQ(5.0, shown().at("mu").get<double>());
+  EXPECT_EQ(3.0, shown().at("workers_per_trainer").get<double>());
+  EXPECT_NE(std::string::npos, Replayctl(daemon_, "stats rollouts").find("mu 5, W/T 6/2"));
 }
 
 // The paper's example of steps since last use: "used once in batch 3 and three times in batch 5" is new, 2, 0, 0. A priority of

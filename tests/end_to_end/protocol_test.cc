@@ -976,14 +976,60 @@ TEST(MetricsPort, LetsTheOldestOfManyConnectionsGo) {
 }
 
 TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZero) {
-  Daemon daemon(Options());
-  RawClient sampler(daemon.address(), true), versions(daemon.address(), true), idle(daemon.address(), true);
-  sampler.Send(SampleBytes({.timeout_ms = 600'000}));
-  versions.Send(WaitVersionBytes(4, 600'000, std::nullopt));
-  ASSERT_EQ(1u, StatsUntil(idle, [](const auto& c) { return c.waiting_samples == 1; }).waiting_samples);
+  Daemon daemon(Options({.buffers = R"([
+      {"name": "rollouts"},
+      {"name": "paced", "max_staleness": 0, "replay_ratio": 1.0, "max_draws_per_sample": 1, "max_insert": 1}])"}));
+  RawClient idle(daemon.address(), true);
+  int inserted = 0;
+  while (idle.Call(InsertBytes({.buffer = "paced"}, {MakeTrajectory({.id = std::to_string(inserted)})})).ok()) ++inserted;
+  // By the verb, each on a connection of its own.
+  const std::map<std::string, Bytes> calls = {
+      {"Sample", SampleBytes({.timeout_ms = 600'000})},
+      {"Sample from two", RequestBytes(3, 600'000,
+                                       [](auto request) {
+                                         auto parts = request.initSample();
+                                         parts.setBuffer("rollouts");
+                                         auto list = parts.initParts(2);
+                                         list[0].setCount(1);  // Waits for this one, and has not drawn from the other.
+                                         list[1].setBuffer("paced");
+                                         list[1].setCount(1);
+                                       })},
+      {"Insert", InsertBytes({.id = 3, .buffer = "paced", .timeout_ms = 600'000}, {MakeTrajectory({.id = "last"})})},
+      {"Admit", RequestBytes(3, 600'000,
+                             [](auto request) {
+                               auto admit = request.initAdmit();
+                               admit.setBuffer("paced");
+                               admit.setCount(1);
+                               admit.setBatch(1);
+                             })},
+      {"ReserveGroup", RequestBytes(3, 600'000,
+                                    [](auto request) {
+                                      auto reserve = request.initReserveGroup();
+                                      reserve.setBuffer("paced");
+                                      reserve.setGroupId("g");
+                                      reserve.setSize(2);
+                                      reserve.setLeaseMs(60'000);
+                                      reserve.setDeadlineMs(60'000);
+                                      reserve.setBatch(2);
+                                    })},
+      {"WaitVersion", WaitVersionBytes(3, 600'000, std::nullopt)}};
+  std::map<std::string, RawClient> waiting;
+  for (const auto& [name, request] : calls) {
+    const auto [client, added] = waiting.emplace(name, RawClient(daemon.address(), true));
+    ASSERT_TRUE(client->second.Send(request));
+  }
+  const auto waiters = [&] {
+    return idle.Call(RequestBytes(5, 0, [](auto r) { r.initWaiters(); })).get().getWaiters().getWaiters().size();
+  };
+  const auto until = steady_clock::now() + kReplyDeadline;
+  while (waiters() < calls.size() && steady_clock::now() < until) std::this_thread::yield();
+  ASSERT_EQ(calls.size(), waiters());
   kill(daemon.pid(), SIGTERM);
-  EXPECT_EQ("3 unavailable draining: the server is shutting down: try again when it is back", sampler.Receive().ToString());
-  EXPECT_EQ("4 unavailable draining: the server is shutting down: try again when it is back", versions.Receive().ToString());
+  for (auto& [name, client] : waiting)
+    EXPECT_EQ(std::string("3 unavailable draining: ") + (name == "Sample from two" ? "buffer \"rollouts\": " : "") +
+                  "the server is shutting down: try again when it is back",
+              client.Receive().ToString())
+        << name;
   EXPECT_TRUE(idle.WaitClosed());
   daemon.AwaitExit();
 }

@@ -89,7 +89,8 @@ def test_wrong_usage_ends_with_64_and_says_why(daemon, arguments, said):
 @pytest.mark.parametrize(
     "command",
     ["", "ping", "stats", "waiters", "buffer", "buffer create", "buffer alter", "buffer list", "buffer describe", "buffer drop",
-     "versions", "versions list", "versions publish", "versions wait", "import", "insert", "sample", "get", "delete", "update", "export", "bench"],
+     "versions", "versions list", "versions publish", "versions wait", "import", "insert", "sample", "get", "delete", "update", "export", "bench",
+     "reserve", "admit", "acknowledge", "history"],
 )
 def test_every_command_has_help_with_an_example(daemon, command):
     done = daemon.ctl(*command.split(), "--help")
@@ -137,6 +138,61 @@ def test_stats_have_rates_and_a_reason_to_look_further(daemon, buffer):
     for word in ["items", "bytes", "inserted", "sampled", "replay ratio", "staleness", "never used", "accuracy", "waiting", "/s)"]:
         assert word in text
     assert daemon.ctl("stats", "nope", check=False).returncode == FAILED
+
+
+def test_accuracy_is_told_of_what_is_stored_inserted_drawn_and_removed(daemon):
+    daemon.ctl("buffer", "create", "scored", "--capacity-items", 4, "--selector", "fifo")
+
+    def insert(first, correct):
+        daemon.ctl("import", "scored", input="".join(line(f"t{first + i}", correct=each) for i, each in enumerate(correct)))
+
+    def drawn(count):
+        return [draw["trajectory"]["trajectory_id"] for draw in daemon.json_lines("sample", "scored", "-n", count)]
+
+    def accuracies():
+        stats = daemon.json("stats", "scored")["buffers"][0]
+        of = [stats["accuracy_" + name] for name in ("stored", "inserted", "drawn", "removed")]
+        return of, (stats["correct"], stats["scored"]), stats["outcomes"]
+
+    assert accuracies()[0] == [None] * 4
+    insert(0, ["yes", "yes", "yes", "no", "unknown"])  # t0 leaves
+    assert accuracies()[0] == [2 / 3, 3 / 4, None, 1]
+    assert drawn(3) == ["t1", "t2", "t3"]
+    daemon.ctl("update", "scored", "t3", "--correct", "yes")
+    daemon.ctl("update", "scored", "t4", "--correct", "no")
+    assert accuracies()[0] == [3 / 4, 3 / 4, 2 / 3, 1]  # What came in and was drawn stays what it was then.
+    assert drawn(4) == ["t1", "t2", "t3", "t4"]
+    insert(5, ["yes", "no", "no", "unknown"])  # t1 to t4 leave, as they are now
+    of, stored, outcomes = accuracies()
+    assert of == [1 / 3, 4 / 7, 5 / 7, 4 / 5] and stored == (1, 3)
+    assert outcomes == {
+        "insert_correct": 4, "insert_incorrect": 3, "sample_correct": 5, "sample_incorrect": 2, "remove_correct": 4, "remove_incorrect": 1,
+    }  # fmt: skip
+    assert "accuracy        stored 33.3 %, inserted 57.1 %, drawn 71.4 %, removed 80.0 %" in daemon.ctl("stats", "scored").stdout
+
+
+def test_stats_show_how_often_and_how_soon_items_are_drawn_again(daemon):
+    daemon.ctl("buffer", "create", "reused", "--capacity-items", 3, "--selector", "fifo")
+    text = daemon.ctl("stats", "reused").stdout
+    assert "since last use  p50 -, p90 - steps, 0 first uses" in text and "draws per item  p50 -, p90 - of what was removed" in text
+    daemon.ctl("import", "reused", input="".join(line(f"t{i}") for i in range(3)))
+    for count, step in [(3, 10), (2, 10), (2, 14), (1, 22)]:  # t0 after 0, 4 and 8 steps; t1 after 0 and 4; t2 once
+        daemon.ctl("sample", "reused", "-n", count, "--step", step)
+    daemon.ctl("import", "reused", input=line("t3") + line("t4") + line("t5") + line("t6"))  # t3 without a draw
+
+    def observed(histogram):
+        bounds = [*histogram["bounds"], None]
+        assert len(histogram["counts"]) == len(bounds)
+        return {bound: count for bound, count in zip(bounds, histogram["counts"]) if count}, histogram["sum"]
+
+    stats = daemon.json("stats", "reused")["buffers"][0]
+    assert observed(stats["reuse_gap"]) == ({0: 2, 4: 2, 8: 1}, 16)
+    assert observed(stats["item_draws"]) == ({0: 1, 1: 1, 4: 2}, 8)
+    assert observed(stats["staleness"])[0].keys() and sum(stats["staleness"]["counts"]) == 8
+    assert stats["never_used"] == 1 / 4
+    text = daemon.ctl("stats", "reused").stdout
+    assert "since last use  p50 <= 4, p90 <= 8 steps, 3 first uses" in text
+    assert "draws per item  p50 <= 1, p90 <= 4 of what was removed" in text
 
 
 def test_stats_go_on_until_interrupted(daemon, buffer):
@@ -189,6 +245,110 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
     assert "positive_bias(0.29)" in daemon.ctl("buffer", "list").stdout
     assert daemon.json("buffer", "drop", "life", "--yes") == {"dropped": "life"}
     assert daemon.ctl("buffer", "describe", "life", check=False).returncode == FAILED
+
+
+PACED = ["--replay-ratio", 2, "--tolerance", 40, "--max-draws-per-sample", 8, "--max-insert", 4]
+VIEW = {"selector": "uniform", "priority_exponent": 1.0, "staleness_decay": 0.0}
+# option: (what else is given, at creation, as described, altered to, as described then). Altered to None: it cannot be.
+OPTIONS = {
+    "capacity-items": ([], [100], 100, [50], 50),
+    "capacity-bytes": ([], ["64KiB"], 65536, ["1MiB"], 1 << 20),
+    "policy": ([], ["positive_bias"], "positive_bias", ["uniform"], "fifo"),
+    "retention": ([], ["best"], "best", ["positive_bias"], "positive_bias"),
+    "delta": (["--retention", "positive_bias"], ["0.25"], "0.25", ["0.3"], "0.3"),
+    "selector": ([], ["epoch"], "epoch", ["lifo"], "lifo"),
+    "priority-exponent": (["--selector", "prioritized"], [0.5], 0.5, [2], 2.0),
+    "staleness-decay": (["--selector", "recency"], [20], 20.0, [7.5], 7.5),
+    "unit": ([], ["group"], "group", None, None),
+    "max-age": ([], ["90s"], 90_000, ["30m"], 1_800_000),
+    "lease": (["--selector", "fifo"], ["60s"], 60_000, ["500ms"], 500),
+    "closed": ([], [], True, "no", False),
+    "zero-spread": ([], ["refuse"], "refuse", ["keep"], "keep"),
+    "parts": ([], [3], 3, [2], 2),
+    "prompt-history": ([], [100], 100, [7], 7),
+    "evict-staleness": ([], [9], 9, [-1], None),
+    "max-staleness": ([], [5], 5, [0], 0),
+    "max-draws": ([], [4], 4, [0], 0),
+    "correct-threshold": ([], [0.5], 0.5, [-1.5], -1.5),
+    "replay-ratio": (PACED[2:], [3], 3.0, [1.5], 1.5),
+    "tolerance": (PACED[:2] + PACED[4:], [30], 30.0, [64.5], 64.5),
+    "min-size": ([], [12], 12, [3], 3),
+    "max-draws-per-sample": (PACED[:4] + PACED[6:], [16], 16, [5], 5),
+    "max-insert": (PACED[:6], [6], 6, [1], 1),
+    "pace-draws": (PACED, [], True, "no", False),
+    "pace-inserts": (PACED, [], True, "no", False),
+    "view": ([], ["good: correct = yes"], [{"name": "good", "filter": "correct = yes", **VIEW}],
+             ["long: tokens > 2 | lifo"], [{"name": "long", "filter": "tokens > 2", **VIEW, "selector": "lifo"}]),
+    "seed": ([], [11], 11, [12], 12),
+}  # fmt: skip
+DESCRIBED_AS = {"policy": "retention", "max-age": "max_age_ms", "lease": "lease_ms", "view": "views"}
+
+
+def test_every_option_of_a_buffer_is_in_the_table(daemon):
+    for command in ("create", "alter"):
+        offered = re.findall(r"^  --([a-z-]+)", daemon.ctl("buffer", command, "--help").stdout.split("Buffer options:")[1], re.MULTILINE)
+        assert sorted(set(offered)) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_is_created_described_and_altered_by_its_name(daemon, option):
+    also, created, described, altered, described_then = OPTIONS[option]
+    name = DESCRIBED_AS.get(option, option.replace("-", "_"))
+
+    def options():
+        return daemon.json("buffer", "describe", "optional")["options"]
+
+    daemon.ctl("buffer", "create", "optional", *also, f"--{option}", *created)
+    try:
+        before = options()
+        assert before[name] == described
+        if altered is None:
+            refused = daemon.ctl("buffer", "alter", "optional", f"--{option}", "trajectory", "--json", check=False)
+            assert refused.returncode == FAILED and "cannot be altered" in error_of(refused)["message"]
+            assert options() == before
+            return
+        daemon.ctl("buffer", "alter", "optional", *([f"--no-{option}"] if altered == "no" else [f"--{option}", *altered]))
+        assert options() == {**before, name: described_then}  # and nothing else
+        shown = daemon.ctl("buffer", "describe", "optional").stdout
+        assert re.search(rf"^  {name} ", shown, re.MULTILINE)
+    finally:
+        daemon.ctl("buffer", "drop", "optional", "--yes")
+
+
+@pytest.mark.parametrize("selector", ["uniform", "uniform_distinct", "lifo", "fifo", "epoch", "unused_first", "prioritized", "recency"])
+def test_a_selector_goes_by_its_name(daemon, selector):
+    daemon.ctl("buffer", "create", "selected", "--selector", selector, *(["--staleness-decay", 5] if selector == "recency" else []))
+    daemon.ctl("import", "selected", input="".join(line(f"t{i}") for i in range(6)))
+    assert daemon.json("buffer", "describe", "selected")["options"]["selector"] == selector
+    assert re.search(rf"^selected .* {selector} ", daemon.ctl("buffer", "list").stdout, re.MULTILINE)
+    ids = [draw["trajectory"]["trajectory_id"] for draw in daemon.json_lines("sample", "selected", "-n", 6)]
+    everyone = [f"t{i}" for i in range(6)]
+    assert set(ids) <= set(everyone) and len(ids) == 6
+    if selector in ("lifo", "fifo"):
+        assert ids == (everyone[::-1] if selector == "lifo" else everyone)
+    elif selector in ("uniform_distinct", "epoch", "unused_first"):
+        assert sorted(ids) == everyone
+    daemon.ctl("buffer", "drop", "selected", "--yes")
+
+
+@pytest.mark.parametrize(
+    "retention, delta, kept",
+    [
+        ("fifo", None, ["t4", "t5", "t6", "t7"]),
+        ("positive_bias", "0.25", ["t3", "t5", "t6", "t7"]),  # t3 is the freshest correct one of those before
+        ("best", "0.25", ["t1", "t5", "t6", "t7"]),  # t1 has the highest reward
+    ],
+)
+def test_a_retention_goes_by_its_name(daemon, retention, delta, kept):
+    daemon.ctl("buffer", "create", "retained", "--capacity-items", 4, "--retention", retention, *(["--delta", delta] if delta else []))
+    for i in range(8):
+        daemon.ctl("import", "retained", input=line(f"t{i}", correct="yes" if i in (0, 3) else "no", reward=9 if i == 1 else i / 10))
+    described = daemon.json("buffer", "describe", "retained")["options"]
+    assert (described["retention"], described["delta"]) == (retention, delta or "0")
+    assert re.search(rf"^retained .* {retention}{re.escape(f'({delta})') if delta else ''} ", daemon.ctl("buffer", "list").stdout,
+                     re.MULTILINE)  # fmt: skip
+    assert [json.loads(row)["trajectory_id"] for row in daemon.ctl("export", "retained").stdout.splitlines()] == kept
+    daemon.ctl("buffer", "drop", "retained", "--yes")
 
 
 def test_a_wrong_pacing_is_refused_with_the_sum(daemon):
@@ -265,6 +425,22 @@ def test_a_queue_holds_what_is_drawn_until_it_is_acknowledged(daemon):
     assert "nothing more is inserted" in daemon.ctl("stats", "queue").stdout
 
 
+def test_the_baseline_without_a_buffer_uses_the_newest_first_and_each_once(daemon):
+    daemon.ctl("buffer", "create", "baseline", "--selector", "lifo", "--max-draws", 1)
+
+    def drawn(count):
+        return [draw["trajectory"]["trajectory_id"] for draw in daemon.json_lines("sample", "baseline", "-n", count, "--timeout", 0)]
+
+    daemon.ctl("import", "baseline", input="".join(line(f"t{i}") for i in range(4)))
+    assert drawn(2) == ["t3", "t2"]
+    daemon.ctl("import", "baseline", input=line("t4"))
+    assert drawn(3) == ["t4", "t1", "t0"]
+    stats = daemon.json("stats", "baseline")["buffers"][0]
+    assert (stats["items"], stats["removed"]["max_draws"], stats["replay_ratio"], stats["never_used"]) == (0, 5, 1, 0)
+    assert sum(stats["reuse_gap"]["counts"]) == 0
+    assert (stats["item_draws"]["counts"][stats["item_draws"]["bounds"].index(1)], sum(stats["item_draws"]["counts"])) == (5, 5)
+
+
 def test_groups_are_reserved_and_admitted(daemon):
     daemon.ctl("buffer", "create", "admitted", "--max-staleness", 1, "--capacity-bytes", "64KiB")
     daemon.ctl("import", "admitted", input=line("a"))
@@ -278,6 +454,23 @@ def test_groups_are_reserved_and_admitted(daemon):
     assert (shown["reserved_groups"], shown["pending"], shown["expired_groups"]) == (1, 0, 0)
     assert "dropped with 0 of 6 members" in daemon.ctl("reserve", "admitted", "p7", "--drop").stdout
     assert "7 trajectories may be generated" in daemon.ctl("admit", "admitted", "--batch", 4).stdout
+
+
+def test_a_group_that_waits_for_its_members_is_reserved_renewed_and_committed(daemon):
+    daemon.ctl("buffer", "create", "waiting", "--capacity-bytes", "64KiB")
+    arguments = ["reserve", "waiting", "p7", "--size", 6, "--lease", "100ms", "--deadline", "200ms", "--missing", "wait"]
+    assert daemon.json(*arguments) == {"group_id": "p7", "present": 0, "size": 6, "first_item": 0}
+    time.sleep(1)  # lease and deadline end, and it waits on
+    assert daemon.json("stats", "waiting")["buffers"][0]["reserved_groups"] == 1
+    assert daemon.json(*arguments)["size"] == 6
+    other = daemon.ctl("reserve", "waiting", "p7", "--size", 5, "--json", check=False)
+    assert (other.returncode, error_of(other)["code"]) == (FAILED, "already_exists")
+    assert "committed with 0 of 6 members" in daemon.ctl("reserve", "waiting", "p7", "--commit").stdout
+    assert daemon.json("stats", "waiting")["buffers"][0]["reserved_groups"] == 0
+    gone = daemon.ctl("reserve", "waiting", "p7", "--commit", "--json", check=False)
+    assert (gone.returncode, error_of(gone)["code"]) == (FAILED, "not_found")
+    assert daemon.ctl("reserve", "waiting", "p7", "--commit", "--drop", check=False).returncode == USAGE
+    assert daemon.ctl("reserve", "waiting", "p7", "--size", 2, "--missing", "perhaps", check=False).returncode == USAGE
 
 
 def test_groups_stay_whole_whatever_the_batch(daemon, buffer):
