@@ -10,7 +10,7 @@
 namespace replay {
 namespace {
 
-static_assert(static_cast<int>(ErrorCode::kClosed) == static_cast<int>(schema::ErrorCode::CLOSED));
+static_assert(static_cast<int>(ErrorCode::kStorageFailed) == static_cast<int>(schema::ErrorCode::STORAGE_FAILED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 
 Result<uint32_t> IdWords(std::span<const std::string> ids) {

@@ -18,7 +18,7 @@ inline std::string JoinNames(std::span<const std::string_view> names, std::strin
 inline constexpr auto kErrorCodeNames = std::to_array<std::string_view>(
     {"ok", "invalid_argument", "not_found", "already_exists", "timed_out", "resource_exhausted", "failed_precondition",
      "writer_expired", "corrupted", "unavailable", "buffer_dropped", "unsupported_version", "protocol_violation", "internal",
-     "plan_expired", "key_reused", "closed"});
+     "plan_expired", "key_reused", "closed", "storage_full", "storage_failed"});
 
 inline constexpr auto kWaitReasonNames =
     std::to_array<std::string_view>({"none", "min_size", "pacing", "staleness", "filter", "group_incomplete", "memory",

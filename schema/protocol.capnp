@@ -25,6 +25,8 @@ enum ErrorCode {
   planExpired @14;        # The key's batch is no longer kept.
   keyReused @15;          # The key's batch was drawn with other arguments.
   closed @16;             # Nothing more is inserted into the buffer, and what it has cannot meet the request.
+  storageFull @17;        # The disk has less free than storage.reserve_bytes: nothing was changed, try again later.
+  storageFailed @18;      # The disk refused; what was asked for is not stored.
 }
 
 enum WaitReason {

@@ -12,7 +12,7 @@ namespace replay::server {
 namespace {
 
 // The enums of the server are those of the protocol by number.
-static_assert(static_cast<int>(ErrorCode::kClosed) == static_cast<int>(schema::ErrorCode::CLOSED));
+static_assert(static_cast<int>(ErrorCode::kStorageFailed) == static_cast<int>(schema::ErrorCode::STORAGE_FAILED));
 static_assert(static_cast<int>(WaitReason::kVersion) == static_cast<int>(schema::WaitReason::VERSION));
 static_assert(static_cast<int>(RetentionKind::kBest) == static_cast<int>(schema::RetentionKind::BEST));
 static_assert(static_cast<int>(SelectorKind::kRecency) == static_cast<int>(schema::SelectorKind::RECENCY));

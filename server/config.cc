@@ -126,6 +126,13 @@ ServerConfig ParseConfig(const std::string& text) {
   config.memory_limit_bytes = memory.SizeBytes("limit", DefaultMemoryLimit());
   memory.RefuseUnknown();
 
+  JsonConfig storage = root.Object("storage");
+  config.storage_path = storage.Text("path", "");
+  config.storage_reserve_bytes = storage.SizeBytes("reserve_bytes", 0);
+  if (storage.Has("reserve_bytes") && config.storage_path.empty())
+    storage.Fail("reserve_bytes", "is set, and storage.path is not: nothing is kept");
+  storage.RefuseUnknown();
+
   JsonConfig limits = root.Object("limits");
   config.in_flight_bytes = limits.SizeBytes("in_flight_bytes", std::min<uint64_t>(1ull << 30, config.memory_limit_bytes / 4));
   config.max_buffers = static_cast<uint32_t>(limits.Integer("max_buffers", config.max_buffers, 1, kMaxBuffers));

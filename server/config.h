@@ -8,6 +8,8 @@
 //                  "handshake_timeout": "5s", "request_timeout": "60s", "send_timeout": "30s",
 //                  "no_producer_after": "30s", "drain_timeout": "5s" },
 //     "memory":  { "limit": "4GiB" },                        default: 70 % of the cgroup's limit or of the machine's memory
+//     "storage": { "path": "/var/lib/replayd",               default: none, nothing outlives the daemon
+//                  "reserve_bytes": "1GiB" },                below so much free nothing is written; default: 5 %, at most 1GiB
 //     "limits":  { "in_flight_bytes": "1GiB", "max_buffers": 64, "max_wait": "1h", "verify_checksums": true },
 //     "log":     { "level": "info" },
 //     "buffers": [ { "name": "rollouts", "policy": "positive_bias", "delta": 0.25, "capacity_items": 2268,
@@ -39,8 +41,10 @@ struct ServerConfig {
   int64_t send_timeout_ms = 30'000;     // a peer that reads nothing for so long is disconnected
   int64_t no_producer_after_ms = 30'000;
   int64_t drain_timeout_ms = 5'000;
-  uint64_t memory_limit_bytes = 0;  // filled in by ParseConfig
-  uint64_t in_flight_bytes = 0;     // part of the memory limit, for requests and replies under way
+  uint64_t memory_limit_bytes = 0;     // filled in by ParseConfig
+  uint64_t in_flight_bytes = 0;        // part of the memory limit, for requests and replies under way
+  std::string storage_path;            // empty: nothing outlives the daemon
+  uint64_t storage_reserve_bytes = 0;  // 0: by the size of the file system
   uint32_t max_buffers = 64;
   int64_t max_wait_ms = 3'600'000;  // A call that would wait longer ends as timedOut, to be made again.
   bool verify_checksums = true;

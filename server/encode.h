@@ -1,5 +1,5 @@
 #pragma once
-// What the files that build replies share; included by reply_encoder.cc and frame_replies.cc only.
+// What the files that build replies and rows share; included by .cc files only.
 
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 // replayd: the replay-buffer daemon.
 //
-// Exit codes, from sysexits: 0 stopped as asked, 64 usage, 69 an address cannot be bound, 70 internal, 78 configuration.
+// Exit codes, from sysexits: 0 stopped as asked, 64 usage, 69 an address cannot be bound, 70 internal, 74 the disk is full or refuses
+// (or what is on it is damaged), 75 another process has the data folder, 76 its format is not known, 78 configuration.
 
 #include <pthread.h>
 #include <signal.h>
@@ -24,7 +25,18 @@ using replay::server::Log;
 using replay::server::LogLevel;
 using replay::server::ServerConfig;
 
-constexpr int kUsage = 64, kUnavailable = 69, kInternal = 70, kConfig = 78;
+constexpr int kUsage = 64, kUnavailable = 69, kInternal = 70, kIo = 74, kLocked = 75, kFormat = 76, kConfig = 78;
+
+int ExitCodeOf(replay::StorageProblem problem) {
+  switch (problem) {
+    case replay::StorageProblem::kLocked:
+      return kLocked;
+    case replay::StorageProblem::kFormat:
+      return kFormat;
+    default:
+      return kIo;
+  }
+}
 
 // A connection is a descriptor; the usual soft limit is 1024, for programs that use select().
 void RaiseDescriptorLimit(uint64_t max_connections) {
@@ -45,7 +57,7 @@ int main(int argc, char** argv) {
   replay::server::ConfigureHeap();
 
   CLI::App app{"replayd: the replay-buffer server for LLM reinforcement learning"};
-  std::string config_path, metrics_listen, log_level, memory_limit;
+  std::string config_path, metrics_listen, log_level, memory_limit, storage_path;
   std::vector<std::string> listen;
   int io_threads = 0;
   bool check_config = false;
@@ -57,6 +69,8 @@ int main(int argc, char** argv) {
       "--memory-limit", memory_limit,
       "Bytes of trajectories held and under way, e.g. 4GiB; an index of about 150 bytes each is on top (default: 70 % of what "
       "there is)");
+  app.add_option("--storage-path", storage_path,
+                 "Folder for what outlives the daemon: the policy versions (default: none, nothing does)");
   app.add_option("--io-threads", io_threads, "Network threads (default 1)")->check(CLI::Range(1, 256));
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
@@ -77,6 +91,7 @@ int main(int argc, char** argv) {
     if (!listen.empty()) config.listen = listen;
     if (!metrics_listen.empty()) config.metrics_listen = metrics_listen == "off" ? "" : metrics_listen;
     if (io_threads > 0) config.io_threads = io_threads;
+    if (!storage_path.empty()) config.storage_path = storage_path;
     if (!log_level.empty()) config.log_level = log_level;
     if (!memory_limit.empty()) {
       config.memory_limit_bytes = replay::ParseSize("--memory-limit", memory_limit);
@@ -103,6 +118,10 @@ int main(int argc, char** argv) {
   RaiseDescriptorLimit(config.max_connections);
   try {
     replay::server::Server server(config);
+    if (const replay::StorageError error = server.OpenStorage(); error.failed()) {
+      Log(LogLevel::kError, "storage: " + error.message);
+      return ExitCodeOf(error.problem);
+    }
     if (std::string error = server.Start(); !error.empty()) {
       Log(LogLevel::kError, error);
       return kUnavailable;

@@ -88,9 +88,11 @@ PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, s
   changed->tail.push_back(version);
   auto next = std::make_shared<PolicyVersions>(*this);
   next->bytes_ += BytesOf(version);
+  ++next->count_;
   while (!changed->full.empty() &&
          (changed->full.size() * kPerChunk + changed->tail.size() > kMaxVersionsKept || next->bytes_ > kMaxVersionBytes)) {
     for (const PolicyVersion& forgotten : *changed->full.front()) next->bytes_ -= BytesOf(forgotten);
+    next->count_ -= kPerChunk;
     changed->full.erase(changed->full.begin());
   }
   if (next->bytes_ > kMaxVersionBytes) {
@@ -117,6 +119,12 @@ const PolicyVersion* PolicyVersions::Later(const std::string& run_id, uint64_t e
   const PolicyVersion* newest = Newest(run_id);
   if (newest == nullptr || version == nullptr) return newest;
   return std::tie(newest->epoch, newest->version) > std::tie(epoch, *version) ? newest : nullptr;
+}
+
+bool PolicyVersions::Has(const PolicyVersion& version) const {
+  const Run* run = FindRun(HashId(version.run_id));
+  const PolicyVersion* found = run ? run->FindLast(version.epoch, version.version) : nullptr;
+  return found != nullptr && found->epoch == version.epoch && found->version == version.version;
 }
 
 std::vector<PolicyVersion> PolicyVersions::List(const std::string& run_id, size_t most) const {

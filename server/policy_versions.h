@@ -42,6 +42,9 @@ class PolicyVersions {
   const PolicyVersion* Newest(const std::string& run_id) const;
   // The newest if it is later than (epoch, version); any if `version` is null.
   const PolicyVersion* Later(const std::string& run_id, uint64_t epoch, const int64_t* version) const;
+  // Whether this one is kept, and how many are.
+  bool Has(const PolicyVersion& version) const;
+  uint64_t count() const { return count_; }
   // The newest of a run, or of each run when `run_id` is empty, the newest last; `most` in all, each run its share.
   std::vector<PolicyVersion> List(const std::string& run_id, size_t most) const;
 
@@ -57,6 +60,7 @@ class PolicyVersions {
   const Run* FindRun(const Key128& run) const;
   std::vector<std::shared_ptr<const Run>> runs_;  // sorted by key
   uint64_t bytes_ = 0;
+  uint64_t count_ = 0;
 };
 
 }  // namespace replay::server

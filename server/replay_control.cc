@@ -26,10 +26,12 @@ int64_t UnixNanoseconds() {
 
 std::string NoSuchBuffer(const std::string& name) { return "there is no buffer \"" + name + "\""; }
 
-ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget)
+ReplayService::ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget,
+                             StorageThread& storage)
     : config_(config),
       threads_(threads),
       budget_(budget),
+      storage_(storage),
       generation_(RandomGeneration()),
       started_(std::chrono::steady_clock::now()) {}
 
@@ -60,6 +62,7 @@ Verdict ReplayService::Declare(const std::string& name, BufferOptions options, s
 }
 
 std::string ReplayService::DeclareBuffers() {
+  for (auto& thread : threads_) thread->versions = storage_.versions().newest();
   for (const auto& [name, options] : config_.buffers) {
     std::shared_ptr<const Directory> next;
     const Verdict verdict = Declare(name, options, &next);
@@ -202,13 +205,29 @@ Awaitable<void> ReplayService::InstallVersions(IoThread& thread, PolicyVersions:
   co_return;
 }
 
+namespace {
+
+Awaitable<Verdict> PublishIn(VersionRegistry& registry, const PolicyVersion& version, PolicyVersions::Snapshot& next) {
+  Verdict verdict = registry.Publish(version);
+  next = registry.newest();
+  co_return verdict;
+}
+
+}  // namespace
+
+// Registries follow one another in the thread that stores them, and come back in that order: a second publish that comes in
+// meanwhile builds on this one.
 Awaitable<Verdict> ReplayService::PublishOnControl(PolicyVersion& version) {
   if (version.published_at_unix_ns == 0) version.published_at_unix_ns = UnixNanoseconds();
-  std::string error;
-  ErrorCode code{};
-  const PolicyVersions::Snapshot next = control().versions->Publish(version, &error, &code);
-  if (!next) co_return Verdict::Failed(code, error);
-  control().versions = next;  // At once: a second publish that comes in meanwhile builds on it.
+  PolicyVersions::Snapshot next;
+  Awaitable<Verdict> publish = PublishIn(storage_.versions(), version, next);
+  Verdict verdict;
+  if (storage_.keeps_data())
+    verdict = co_await asio::co_spawn(storage_.executor(), std::move(publish), kUseAwaitable);
+  else
+    verdict = co_await std::move(publish);
+  if (!verdict.done()) co_return verdict;
+  control().versions = next;
   for (auto& thread : threads_) {
     Awaitable<void> install = InstallVersions(*thread, next);
     co_await RunOn(*thread, control(), std::move(install));

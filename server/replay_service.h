@@ -26,6 +26,7 @@
 #include "server/config.h"
 #include "server/io_thread.h"
 #include "server/joined_sample.h"
+#include "server/storage_thread.h"
 
 namespace replay::server {
 
@@ -131,9 +132,10 @@ std::string NoSuchBuffer(const std::string& name);
 class ReplayService {
  public:
   // `budget` outlives the threads: frames that are freed with them give their bytes back.
-  ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget);
+  ReplayService(const ServerConfig& config, std::vector<std::unique_ptr<IoThread>>& threads, MemoryBudget& budget,
+                StorageThread& storage);
 
-  // Declares the configuration's buffers; before the threads run. "" or the error.
+  // Takes over what was stored, and declares the configuration's buffers; before the threads run. "" or the error.
   std::string DeclareBuffers();
 
   // --- Called on the session's thread ------------------------------------------------------------------------------------
@@ -239,6 +241,7 @@ class ReplayService {
   const ServerConfig config_;
   std::vector<std::unique_ptr<IoThread>>& threads_;
   MemoryBudget& budget_;
+  StorageThread& storage_;
   const uint64_t generation_;
   const SteadyTime started_;
   std::atomic<uint64_t> sessions_{0};

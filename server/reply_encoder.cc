@@ -7,25 +7,12 @@
 #include "server/check.h"
 #include "server/codec.h"
 #include "server/encode.h"
+#include "server/version_codec.h"
 
 namespace replay::server {
 namespace {
 
 capnp::Text::Reader AsText(std::string_view text) { return {text.data(), text.size()}; }
-
-uint32_t VersionWords(const PolicyVersion& version) {
-  return 16 + TextWords(version.run_id) + TextWords(version.label) + TextWords(version.uri);
-}
-
-void FillVersion(const PolicyVersion& from, schema::PolicyVersion::Builder to) {
-  SetText(from.run_id, [&](uint32_t size) { return to.initRunId(size); });
-  SetText(from.label, [&](uint32_t size) { return to.initLabel(size); });
-  SetText(from.uri, [&](uint32_t size) { return to.initUri(size); });
-  to.setEpoch(from.epoch);
-  to.setVersion(from.version);
-  to.setStep(from.step);
-  to.setPublishedAtUnixNs(from.published_at_unix_ns);
-}
 
 void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   to.setCapacityItems(from.capacity_items);

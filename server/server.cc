@@ -59,7 +59,7 @@ Server::Server(const ServerConfig& config)
       budget_(static_cast<int64_t>(config.memory_limit_bytes)),
       heap_watch_(config_.memory_limit_bytes),
       threads_(MakeThreads(config.io_threads)),
-      service_(config_, threads_, budget_),
+      service_(config_, threads_, budget_, storage_),
       http_(*threads_[0], service_) {
   for (auto& thread : threads_) sweep_timers_.push_back(std::make_unique<Timer>(thread->executor()));
 }
@@ -120,6 +120,7 @@ std::string Server::Listen(const std::string& text) {
 }
 
 void Server::Run() {
+  storage_.Start();
   for (auto& thread : threads_) work_.emplace_back(thread->executor());
   for (auto& listener : listeners_) asio::co_spawn(threads_[0]->executor(), Accept(*listener), asio::detached);
   http_.Start();
@@ -129,6 +130,7 @@ void Server::Run() {
     threads_[i]->runner = std::thread([thread = threads_[i].get()] { thread->context.run(); });
   threads_[0]->context.run();
   for (size_t i = 1; i < threads_.size(); ++i) threads_[i]->runner.join();
+  storage_.Stop();
 }
 
 Awaitable<void> Server::Accept(Listener& listener) {

@@ -15,6 +15,7 @@
 #include "server/http.h"
 #include "server/io_thread.h"
 #include "server/replay_service.h"
+#include "server/storage_thread.h"
 
 namespace replay::server {
 
@@ -25,6 +26,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Before Start: opens the data folder and loads what is there.
+  StorageError OpenStorage() { return storage_.Open(config_); }
   // "" or the error.
   std::string Start();
   // Serves until Stop; runs the control thread on the caller's.
@@ -51,6 +54,7 @@ class Server {
   MemoryBudget budget_;
   HeapWatch heap_watch_;
   std::vector<std::unique_ptr<IoThread>> threads_;
+  StorageThread storage_;
   ReplayService service_;
   HttpServer http_;
   std::vector<std::unique_ptr<Listener>> listeners_;

@@ -27,6 +27,8 @@ enum class ErrorCode : uint16_t {
   kPlanExpired,
   kKeyReused,
   kClosed,
+  kStorageFull,
+  kStorageFailed,
   kCount
 };
 

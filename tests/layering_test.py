@@ -68,6 +68,8 @@ LIBRARIES = {
             "server/decode.h",
             "server/update_codec.cc",
             "server/encode.h",
+            "server/version_codec.h",
+            "server/version_codec.cc",
             "server/frame_replies.cc",
             "client/codec.h",
             "client/codec.cc",
@@ -112,7 +114,7 @@ LIBRARIES = {
         ),
     ),
     "xxHash": Library(r"xxh", ("schema/message.cc",)),
-    "RocksDB": Library(r"rocksdb/", ("storage/disk_tier.cc",)),
+    "RocksDB": Library(r"rocksdb/", ("storage/database.cc",)),
     "prometheus-cpp": Library(r"prometheus/", ("server/metrics.h", "server/metrics.cc")),
     # The client library does not log, it returns. The loops of the two binaries do.
     "spdlog": Library(
@@ -174,6 +176,8 @@ MAX_LINES = 400  # Past it, look for the noun that wants out. Tests are free.
 # tested through the running daemon instead: the file -> (where, why).
 MIRRORED = ("schema", "storage", "server", "client", "generator", "trainer", "trainer/model")
 TESTED_ELSEWHERE = {
+    "server/storage_thread.cc": ("tests/end_to_end/storage_test", "a thread of the daemon; seen when it starts again"),
+    "server/version_codec.cc": ("tests/server/version_registry_test", "rows, as the registry reads them back"),
     "server/server.cc": ("tests/end_to_end/", "puts the parts together, listens and shuts down: only a process shows that"),
     "server/session.cc": ("tests/end_to_end/", "one conversation on a socket; told by what a real peer gets back"),
     "server/session_insert.cc": ("tests/end_to_end/", "a part of session.h"),
@@ -421,7 +425,7 @@ def test_every_source_has_its_test():
         ("schema/message.cc", "<xxhash.h>"),
         ("schema/validate.cc", '"schema/trajectory.capnp.h"'),
         ("storage/store.h", '"schema/message.h"'),
-        ("storage/disk_tier.cc", "<rocksdb/db.h>"),
+        ("storage/database.cc", "<rocksdb/db.h>"),
         ("server/buffer.h", '"storage/store.h"'),
         ("server/http.cc", "<boost/beast/http.hpp>"),
         ("server/codec.h", '"schema/protocol.capnp.h"'),

@@ -64,6 +64,8 @@ enum class ErrorCode : uint8_t {  // Same order as the protocol's.
   kPlanExpired,  // Sample with a consumer: the step's batch is no longer kept.
   kKeyReused,    // Sample with a consumer: the step's batch was drawn with other arguments.
   kClosed,       // Nothing more is inserted into the buffer, and what it has cannot meet the request.
+  kStorageFull,    // The server's disk has too little free: nothing was changed, try again later.
+  kStorageFailed,  // The server's disk refused; what was asked for is not stored.
   // Of the client itself:
   kOutcomeUnknown,  // The request was sent and no reply came: it may or may not have been done.
   kContentLost,     // The server restarted empty since the last reply: what it held in memory is gone.

@@ -1,0 +1,112 @@
+#include "storage/database.h"
+
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
+#include <rocksdb/write_batch.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_THREAD__)
+// The library is not instrumented: TSan sees its memory accesses in memcpy, but not the locks around them.
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:librocksdb.so\n"; }
+#endif
+
+namespace replay {
+namespace {
+
+constexpr std::array<const char*, static_cast<size_t>(Rows::kCount)> kNames = {"versions"};
+// What a batch takes beyond its rows: the log's headers, and files that RocksDB makes when it changes to a new log.
+constexpr uint64_t kWriteOverhead = 1u << 20;
+
+rocksdb::Options MakeOptions() {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  options.paranoid_checks = true;
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_size = 4u << 20;
+  options.max_total_wal_size = 16u << 20;
+  options.max_background_jobs = 2;
+  options.max_open_files = 256;
+  options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  options.keep_log_file_num = 4;
+  return options;
+}
+
+StorageError ErrorOf(const char* what, const std::string& path, const rocksdb::Status& status) {
+  return {StorageProblem::kIo, std::string(what) + " " + path + ": " + status.ToString()};
+}
+
+rocksdb::Slice AsSlice(std::string_view text) { return {text.data(), text.size()}; }
+
+}  // namespace
+
+struct Database::Tables {
+  ~Tables() {
+    if (!db) return;
+    for (rocksdb::ColumnFamilyHandle* family : families) db->DestroyColumnFamilyHandle(family);
+    db->Close();
+  }
+  std::string path;
+  std::unique_ptr<rocksdb::DB> db;
+  std::vector<rocksdb::ColumnFamilyHandle*> families;  // RocksDB's default, which stays empty, then as kNames
+  rocksdb::ColumnFamilyHandle* of(Rows rows) const { return families[1 + static_cast<size_t>(rows)]; }
+};
+
+Database::Database(const DataFolder& folder, std::unique_ptr<Tables> tables) : folder_(folder), tables_(std::move(tables)) {}
+Database::~Database() = default;
+
+StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>* database) {
+  auto tables = std::make_unique<Tables>();
+  tables->path = folder.path() + "/db";
+  const rocksdb::Options options = MakeOptions();
+  std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {{rocksdb::kDefaultColumnFamilyName, options}};
+  for (const char* name : kNames) wanted.emplace_back(name, options);
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(options, tables->path, wanted, &tables->families, &opened);
+  if (!status.ok()) return ErrorOf("cannot open", tables->path, status);
+  tables->db.reset(opened);
+  database->reset(new Database(folder, std::move(tables)));
+  return {};
+}
+
+StorageError Database::Write(std::span<const Change> changes) {
+  if (broken_.failed()) return broken_;
+  rocksdb::WriteBatch batch;
+  for (const Change& change : changes) {
+    const rocksdb::Status status = change.value ? batch.Put(tables_->of(change.rows), change.key, *change.value)
+                                                : batch.Delete(tables_->of(change.rows), change.key);
+    if (!status.ok()) return ErrorOf("cannot write to", tables_->path, status);
+  }
+  if (StorageError error = folder_.HasRoomFor(batch.GetDataSize() + kWriteOverhead); error.failed()) return error;
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  const rocksdb::Status status = tables_->db->Write(options, &batch);
+  if (!status.ok()) broken_ = ErrorOf("cannot write to", tables_->path, status);
+  return broken_;
+}
+
+StorageError Database::ForEach(Rows rows, std::string_view from, const Visit& visit) const {
+  const std::unique_ptr<rocksdb::Iterator> at(tables_->db->NewIterator(rocksdb::ReadOptions(), tables_->of(rows)));
+  for (at->Seek(AsSlice(from)); at->Valid(); at->Next())
+    if (!visit(at->key().ToStringView(), at->value().ToStringView())) return {};
+  return at->status().ok() ? StorageError{} : ErrorOf("cannot read", tables_->path, at->status());
+}
+
+std::string BigEndian(uint64_t number) {
+  std::string bytes(8, '\0');
+  for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(number >> (56 - 8 * i));
+  return bytes;
+}
+
+std::optional<uint64_t> FromBigEndian(std::string_view bytes) {
+  if (bytes.size() < 8) return std::nullopt;
+  uint64_t number = 0;
+  for (size_t i = 0; i < 8; ++i) number = number << 8 | static_cast<uint8_t>(bytes[i]);
+  return number;
+}
+
+}  // namespace replay
