@@ -313,6 +313,7 @@ class Buffer {
   bool EndLeasesOf(uint64_t holder);
   // reservations.h. kWait: staleness, for admission.
   Verdict Reserve(const ReserveRequest& request, ReserveResult* result);
+  bool HoldsReservation() const;  // by a lease that has not ended
   // kWait, with the result filled in: staleness.
   Verdict Admit(const AdmitRequest& request, AdmitResult* result) const;
 
