@@ -263,6 +263,11 @@ Result<Batch> DecodeSample(const ReceivedReply& received) {
                        std::to_string(batch.draws.size()));
     uint64_t begin = 0;
     const auto counts = sample.getPartCounts();
+    batch.candidates = CopyOf<uint64_t>(sample.getCandidates());  // an older server tells none
+    const size_t parts = std::max(1u, counts.size());
+    if (!batch.candidates.empty() && batch.candidates.size() != parts)
+      return Violation("the reply has candidates of " + std::to_string(batch.candidates.size()) + " parts of " +
+                       std::to_string(parts));
     for (uint32_t part = 0; part < counts.size(); ++part) {
       const uint64_t end = begin + counts[part];
       if (end > batch.draws.size())

@@ -229,6 +229,7 @@ struct SampleReply {
   unitSizes @6 :List(UInt32);       # Where groups are drawn: the draws of each, one group behind the other.
   lease @7 :UInt64;                 # Of a buffer with leases: what Acknowledge names. 0: not held.
   columns @8 :List(ColumnSize);
+  candidates @9 :List(UInt64);      # Of each part, or of the batch that has none: what could be drawn, in units.
 }
 
 struct Get {

@@ -117,6 +117,7 @@ struct SampleResult {
   std::vector<Frame> frames;          // distinct
   std::vector<ColumnOf> columns;      // of those frames, as far as they were asked for and are there
   std::vector<uint32_t> part_counts;  // of a composed batch: the draws of each part, one part behind the other
+  std::vector<uint64_t> candidates;   // of each part, or of the batch that has none: what could be drawn, in units
   std::vector<uint32_t> unit_sizes;   // where groups are drawn: the draws of each, one group behind the other
   uint64_t lease = 0;                 // where what is drawn is held: for Acknowledge
   int64_t step = 0;                   // as given, or the newest of the buffer's runs
@@ -314,6 +315,7 @@ class Buffer {
   bool EndLeasesOf(uint64_t holder);
   // reservations.h. kWait: staleness, for admission.
   Verdict Reserve(const ReserveRequest& request, ReserveResult* result);
+  bool HoldsReservation() const;  // by a lease that has not ended
   // kWait, with the result filled in: staleness.
   Verdict Admit(const AdmitRequest& request, AdmitResult* result) const;
 

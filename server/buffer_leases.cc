@@ -143,6 +143,8 @@ Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result) {
   return Verdict::Done();
 }
 
+bool Buffer::HoldsReservation() const { return state_->reservations.AnyHeld(state_->now_ms); }
+
 void Buffer::State::DropReserved(Reservations::Group* group) {
   const uint64_t dropped = reservations.Take(group).size();
   rejected += dropped;

@@ -15,6 +15,7 @@ void SampleResult::Clear() {
   frames.clear();
   columns.clear();
   part_counts.clear();
+  candidates.clear();
   step = 0;
   withheld = 0;
   payload_bytes = 0;
@@ -108,6 +109,7 @@ Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* re
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool composed = !request.parts.empty();
     if (composed) result->part_counts.push_back(by_group() ? part_sizes[i] : parts[i].count);
+    result->candidates.push_back(parts[i].drawable.count);
     if (parts[i].count > 0) parts[i].part_selector->Commit(parts.size() == 1 ? picks : part_picks[i]);
   }
   const std::vector<uint32_t>& drawn_units = by_group() ? batch_units : batch_slots;

@@ -39,9 +39,9 @@ void FillLateTags(const std::vector<StoredItem>& items, schema::GetReply::Builde
 void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output) {
   const auto count = static_cast<uint32_t>(result.draws.size());
   const auto frame_count = static_cast<uint32_t>(result.frames.size());
-  auto reply = builder_.Start<schema::Reply>(
-      kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
-      static_cast<uint32_t>(result.part_counts.size() + result.unit_sizes.size() / 2 + 1 + result.columns.size()));
+  auto reply = builder_.Start<schema::Reply>(kReplyWords + 1 + 7 * count + frame_count / 2 + 1 +
+                                             static_cast<uint32_t>(result.part_counts.size() + result.candidates.size() +
+                                                                   result.unit_sizes.size() / 2 + 1 + result.columns.size()));
   reply.setId(id);
   auto sample = reply.initSample();
   sample.setStep(result.step);
@@ -66,6 +66,8 @@ void ReplyEncoder::Sample(uint64_t id, SampleResult& result, OutputQueue& output
     auto counts = sample.initPartCounts(static_cast<uint32_t>(result.part_counts.size()));
     for (uint32_t i = 0; i < counts.size(); ++i) counts.set(i, result.part_counts[i]);
   }
+  auto candidates = sample.initCandidates(static_cast<uint32_t>(result.candidates.size()));
+  for (uint32_t i = 0; i < candidates.size(); ++i) candidates.set(i, result.candidates[i]);
   if (!result.unit_sizes.empty()) {
     auto sizes_of = sample.initUnitSizes(static_cast<uint32_t>(result.unit_sizes.size()));
     for (uint32_t i = 0; i < sizes_of.size(); ++i) sizes_of.set(i, result.unit_sizes[i]);

@@ -97,6 +97,7 @@ std::string Join(const SampleRequest& request, std::vector<Share>* shares, Sampl
     for (size_t i = begin; i < begin + counts[place.part]; ++i)
       result->draws.emplace_back(place.from->draws[i]).frame += place.frame_base;
     result->part_counts.push_back(counts[place.part]);
+    result->candidates.push_back(place.from->candidates[place.part]);
     for (size_t at = 0; at < begin && first_unit < sizes.size(); ++first_unit) at += sizes[first_unit];
     for (size_t at = 0; at < counts[place.part] && first_unit < sizes.size(); at += sizes[first_unit++])
       result->unit_sizes.push_back(sizes[first_unit]);

@@ -70,6 +70,10 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
   // In a buffer with parts those of the request stand there once for each rank.
   const size_t parts = batch.part_counts.size() / (plan.in_parts ? world_size : 1);
   result->part_counts.assign(parts, 0);
+  // Likewise, also where no parts were asked for.
+  const size_t of_rank = batch.candidates.size() / (plan.in_parts ? world_size : 1);
+  const auto candidates = batch.candidates.begin() + static_cast<std::ptrdiff_t>(plan.in_parts ? rank * of_rank : 0);
+  result->candidates.assign(candidates, candidates + static_cast<std::ptrdiff_t>(of_rank));
   std::vector<uint32_t> frame_of(batch.frames.size(), UINT32_MAX);
   size_t part = 0;
   uint64_t part_end = batch.part_counts.empty() ? 0 : batch.part_counts[0];

@@ -359,8 +359,11 @@ Awaitable<void> ReplayService::CountRejected(IoThread& thread, std::shared_ptr<B
 
 void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
   const uint64_t now_ms = MillisecondsOf(now);
-  for (const auto& [name, host] : *thread.directory)
-    if (&host->home == &thread && host->buffer && host->buffer->OnTime(now_ms)) Pump(*host);
+  for (const auto& [name, host] : *thread.directory) {
+    if (&host->home != &thread || !host->buffer) continue;
+    if (host->buffer->HoldsReservation()) host->last_produced = now;
+    if (host->buffer->OnTime(now_ms)) Pump(*host);
+  }
 }
 
 }  // namespace replay::server

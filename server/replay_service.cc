@@ -53,7 +53,7 @@ struct InsertWaiter final : Waiter {
   bool Attempt() override {
     call.verdict = host.buffer->Insert(call.request, &call.result);
     if (call.verdict.waits()) return false;
-    if (call.verdict.done()) host.last_insert = steady_clock::now();
+    if (call.verdict.done()) host.last_produced = steady_clock::now();
     return true;
   }
   std::string Why() const override {
@@ -82,7 +82,7 @@ struct SampleWaiter final : Waiter {
     const Waiter* head = host.sample_waiters.empty() ? this : host.sample_waiters.front();
     const WaitReason own = host.buffer ? host.buffer->WhatSampleWaitsFor(call.request) : WaitReason::kNone;
     if (own == WaitReason::kNone && head != this) return head->Reason();
-    return service.WithProducers(host, own);
+    return service.SilenceOf(host) ? WaitReason::kNoProducer : own;
   }
   uint32_t Cost() const override { return call.request.count; }
 
@@ -132,9 +132,9 @@ BufferHost::BufferHost(IoThread& home_thread, std::string buffer_name, const Buf
     : home(home_thread),
       name(std::move(buffer_name)),
       buffer(std::make_unique<Buffer>(name, options, std::move(versions))),
-      last_insert(steady_clock::now()),
+      last_produced(steady_clock::now()),
       declared(options) {
-  buffer->OnTime(MillisecondsOf(last_insert));  // Its time begins.
+  buffer->OnTime(MillisecondsOf(last_produced));  // Its time begins.
 }
 
 std::shared_ptr<BufferHost> ReplayService::Find(const IoThread& thread, std::string_view name) const {
@@ -160,7 +160,7 @@ bool ReplayService::InsertNow(BufferHost& host, InsertCall& call) {
     return !call.verdict.waits();
   }
   call.verdict.BecomeDone();
-  host.last_insert = call.received_at;
+  host.last_produced = call.received_at;
   if (!host.sample_waiters.empty()) Pump(host);
   return true;
 }
@@ -272,18 +272,19 @@ void ReplayService::EndAll(std::list<Waiter*>& queue, Waiter::End how) {
   for (Waiter* waiter : queue) waiter->Finish(how);
 }
 
-WaitReason ReplayService::WithProducers(const BufferHost& host, WaitReason reason) const {
-  const auto silent = steady_clock::now() - host.last_insert;
-  return silent >= milliseconds(config_.no_producer_after_ms) ? WaitReason::kNoProducer : reason;
+std::optional<SteadyTime::duration> ReplayService::SilenceOf(const BufferHost& host) const {
+  const auto silent = steady_clock::now() - host.last_produced;
+  if (silent < milliseconds(config_.no_producer_after_ms)) return std::nullopt;
+  if (host.buffer && host.buffer->HoldsReservation()) return std::nullopt;
+  return silent;
 }
 
 std::string ReplayService::WhySampleWaits(const BufferHost& host, const SampleRequest& request) const {
   if (!host.buffer) return "the buffer was dropped";
   std::string why = host.buffer->WhySampleWaits(request);
   if (why.empty()) why = "waits behind earlier samples";
-  const auto silent = steady_clock::now() - host.last_insert;
-  if (silent >= milliseconds(config_.no_producer_after_ms))
-    why += "; no connection has inserted for " + std::to_string(duration_cast<std::chrono::seconds>(silent).count()) + " s";
+  if (const auto silence = SilenceOf(host))
+    why += "; no connection has inserted for " + std::to_string(duration_cast<std::chrono::seconds>(*silence).count()) + " s";
   return why;
 }
 

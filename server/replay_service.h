@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -84,7 +85,7 @@ struct BufferHost {
   std::list<Waiter*> insert_waiters;
   std::list<Waiter*> sample_waiters;
   std::list<Waiter*> admit_waiters;  // for admission: apart, since they wait while members of their groups come in
-  SteadyTime last_insert;
+  SteadyTime last_produced;          // the last Insert, or when a reservation was last held
   bool pump_posted = false;
 
   // Connections that have inserted / sampled; any thread.
@@ -217,7 +218,8 @@ class ReplayService {
   Awaitable<void> Wait(IoThread& home, std::list<Waiter*>& queue, Waiter& waiter);
   void Pump(BufferHost& host);
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);
-  WaitReason WithProducers(const BufferHost& host, WaitReason reason) const;
+  // How long nobody has inserted or held a reservation, if that is as long as no_producer_after.
+  std::optional<SteadyTime::duration> SilenceOf(const BufferHost& host) const;
   std::string WhySampleWaits(const BufferHost& host, const SampleRequest& request) const;
   // Of one buffer, or all when it is empty; who waits for a version waits in none.
   void ListWaiters(const std::list<Waiter*>& queue, const std::string& buffer, std::vector<WaiterInfo>& waiters) const;

@@ -51,6 +51,10 @@ Reservations::Group* Reservations::NextOver(uint64_t now_ms) {
   return found == groups_.end() ? nullptr : &*found;
 }
 
+bool Reservations::AnyHeld(uint64_t now_ms) const {
+  return std::any_of(groups_.begin(), groups_.end(), [now_ms](const Group& group) { return !group.over(now_ms); });
+}
+
 uint64_t Reservations::memory_bytes() const {
   constexpr uint64_t kNode = 56;  // of a hash map
   uint64_t bytes = by_key_.size() * kNode + ids_.size() * kNode;

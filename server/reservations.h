@@ -8,7 +8,7 @@
 // never renewed. Complete is what has as many members as were announced; never what stands together in a request. Members are not
 // live: they are neither drawn nor retained, and only Buffer's counts of pending trajectories and bytes know them.
 //
-// Find O(1), NextOver O(groups). About 250 bytes a group and 150 a member, beyond its frame. Belongs to its buffer's thread.
+// Find O(1), NextOver and AnyHeld O(groups). About 250 bytes a group and 150 a member, beyond its frame. Belongs to its buffer's thread.
 
 #include <cstdint>
 #include <list>
@@ -50,6 +50,8 @@ class Reservations {
   std::vector<Member> Take(Group* group);
   // The first group, in the order they were reserved, that is over and does not wait on; null: none.
   Group* NextOver(uint64_t now_ms);
+  // Whether somebody still works on a group: one that waits on without a lease has nobody.
+  bool AnyHeld(uint64_t now_ms) const;
 
   uint64_t size() const { return groups_.size(); }
   uint64_t announced() const { return announced_; }      // members of all groups, there or not

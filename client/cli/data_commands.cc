@@ -73,6 +73,7 @@ int RunSample(const Context& context, const std::string& buffer, const SampleOpt
                            {"revision", draw.revision},
                            {"advantage", draw.advantage ? Json(*draw.advantage) : Json(nullptr)},
                            {"probability", draw.probability},
+                           {"importance_weight", batch->importance_weight(draw)},
                            {"staleness", draw.staleness},
                            {"steps_since_last_use", is_first_use ? Json(nullptr) : Json(draw.steps_since_last_use)},
                            {"step", batch->step},
@@ -311,8 +312,8 @@ void AddDataCommands(CLI::App* app, Context* context) {
   CLI::App* sample =
       add("sample", "Draw trajectories, as a trainer would (they count as draws)",
           "With --json a line for each slot: slot, item, draw_count, reward, revision, advantage (null: as in the "
-          "trajectory),\nprobability, staleness, steps_since_last_use (null: first use), step, part, planned, "
-          "lease, columns, trajectory (as in import --help).\n\n"
+          "trajectory),\nprobability, importance_weight (1 / (candidates * probability)), staleness, steps_since_last_use "
+          "(null: first use),\nstep, part, planned, lease, columns, trajectory (as in import --help).\n\n"
           "Examples:\n"
           "  replayctl sample rollouts -n 4\n"
           "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"

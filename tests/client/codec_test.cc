@@ -226,6 +226,12 @@ TEST(DecodeSample, ReadsDrawsAndFrames) {
   EXPECT_EQ(batch->trajectory(batch->draws[1]).trajectory_id(), "b");
   EXPECT_EQ(batch->draws[1].item, 101u);
   EXPECT_EQ(batch->draws[0].probability, 0.25);
+  EXPECT_TRUE(batch->candidates.empty()) << "an older server";
+  const Result<Batch> newer = DecodeSample(Received(testing::SampleReply(1, 12, frames, {}, {4}), frames));
+  ASSERT_TRUE(newer) << newer.error().ToString();
+  EXPECT_EQ(newer->candidates, std::vector<uint64_t>{4});
+  EXPECT_EQ(DecodeSample(Received(testing::SampleReply(1, 12, frames, {}, {4, 5}), frames)).error().ToString(),
+            "protocol_violation: the reply has candidates of 2 parts of 1");
   // A draw that refers to a frame which did not come.
   EXPECT_EQ(DecodeSample(Received(testing::SampleReply(1, 12, frames), {frames[0]})).error().ToString(),
             "protocol_violation: draw 1 refers to frame 1 of 1");

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -180,6 +181,47 @@ TEST_F(Joined, AKeyGivesTheSameBatchOfEachBufferAlsoWhenOneFailedBefore) {
   }
   EXPECT_EQ(8u, Stats("live").drawn);
   EXPECT_EQ(4u, Stats("frozen").drawn);
+}
+
+// Priorities 1, 2, 3 and 4, the odd ones correct, and one of priority 0 that cannot be drawn.
+TEST_F(Joined, ImportanceWeightsAreExactWithinEachPartAlsoOfAPlan) {
+  Value(client_.CreateBuffer("weighed", {.capacity_items = 10,
+                                         .selector = "prioritized",
+                                         .views = {{{.name = "odd", .filter = "correct = yes", .selector = "prioritized"}}}}));
+  std::vector<Trajectory> rollouts;
+  for (const int priority : {1, 2, 3, 4, 0}) {
+    rollouts.push_back(Rollout(std::to_string(priority), -1, priority % 2 ? Correctness::kYes : Correctness::kNo));
+    rollouts.back().priority = static_cast<float>(priority);
+  }
+  Value(client_.Insert("weighed", rollouts, 10s));
+  Insert("frozen", 0, 49);
+  const auto check = [](const Batch& batch, const Draw& draw, double sum, double n) {
+    const double priority = static_cast<double>(draw.item);
+    EXPECT_NEAR(sum / (n * priority), batch.importance_weight(draw), 1e-12);
+    EXPECT_NEAR(std::pow(sum / (n * priority), 0.4), batch.importance_weight(draw, 0.4), 1e-12);
+  };
+  const Batch plain = Value(client_.Sample("weighed", {.count = 200}, 0ms));
+  EXPECT_THAT(plain.candidates, ElementsAre(4));
+  for (const Draw& draw : plain.draws) check(plain, draw, 10, 4);
+
+  SampleOptions options = Parts({{.count = 50, .view = "odd"}, {.count = 20, .buffer = "frozen"}, {.count = 50}});
+  const auto check_parts = [&] {
+    const Batch batch = Value(client_.Sample("weighed", options, 0ms));
+    EXPECT_THAT(batch.candidates, ElementsAre(2, 49, 4));
+    for (const Draw& draw : batch.draws) {
+      if (draw.part == 1)
+        EXPECT_EQ(1, batch.importance_weight(draw));
+      else
+        check(batch, draw, draw.part == 0 ? 4 : 10, draw.part == 0 ? 2 : 4);
+    }
+  };
+  check_parts();
+  options.parts[1].count = 10;
+  options.consumer = "trainer";
+  options.step = 1;
+  check_parts();
+  Insert("frozen", 49, 10);
+  check_parts();  // as it was planned
 }
 
 TEST_F(Joined, WhatCannotBeJoinedIsRefusedByName) {

@@ -563,9 +563,9 @@ def test_a_file_that_cannot_be_read_ends_with_74(daemon, buffer, tmp_path):
 def test_sample_tells_of_each_slot(daemon, buffer):
     daemon.ctl("import", buffer, input=group("g", version_segments=[[1, 3, 5]]))
     slots = daemon.json_lines("sample", buffer, "-n", 6, "--step", 8)
-    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "staleness", "steps_since_last_use", "step", "part", "planned", "lease", "advantage", "columns", "trajectory"}
+    assert set(slots[0]) == {"slot", "item", "draw_count", "reward", "revision", "probability", "importance_weight", "staleness", "steps_since_last_use", "step", "part", "planned", "lease", "advantage", "columns", "trajectory"}
     assert [slot["slot"] for slot in slots] == list(range(6))
-    assert {slot["probability"] for slot in slots} == {0.25} and {slot["staleness"] for slot in slots} == {3}
+    assert {slot["probability"] for slot in slots} == {0.25} and {slot["importance_weight"] for slot in slots} == {1} and {slot["staleness"] for slot in slots} == {3}
     assert slots[0]["steps_since_last_use"] is None
     text = daemon.ctl("sample", buffer, "-n", 6, "--step", 9).stdout.splitlines()
     assert text[0].split()[:3] == ["SLOT", "ITEM", "TRAJECTORY"] and len(text) == 8 and text[-1] == "for step 9"
@@ -580,10 +580,11 @@ def test_what_was_drawn_how_stale_and_how_important_items_are_decides_who_is_dra
     count = 5 if selector in ("epoch", "unused_first") else 200
     draws = daemon.json_lines("sample", selector, "-n", count, "--step", 4)
     weight = {"prioritized": lambda i: i * math.exp((i - 4) / 2), "recency": lambda i: math.exp((i - 4) / 2)}.get(selector, lambda _: 1)
-    total = sum(weight(i) for i in range(5))
+    total, candidates = sum(weight(i) for i in range(5)), sum(weight(i) > 0 for i in range(5))
     for draw in draws:
         number = int(draw["trajectory"]["trajectory_id"][1:])
         assert draw["probability"] == pytest.approx(weight(number) / total)
+        assert draw["importance_weight"] == pytest.approx(total / (candidates * weight(number)), rel=1e-12)
         assert draw["trajectory"]["priority"] == number
     names = {draw["trajectory"]["trajectory_id"] for draw in draws}
     assert names == {f"t{i}" for i in range(1 if selector == "prioritized" else 0, 5)}

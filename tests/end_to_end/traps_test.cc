@@ -295,6 +295,28 @@ TEST_F(Traps, WaitersAreToldThatNoProducerIsLeft) {
   EXPECT_THAT(batch.error().message, HasSubstr("no connection has inserted for"));
 }
 
+TEST_F(Traps, WhoHoldsAReservationIsAProducerThatIsLeft) {
+  Create({.min_size = 8});
+  Client producer({.address = daemon_.address()});
+  Value(producer.ReserveGroup("b", {.group_id = "g", .size = 4, .lease = 10s}));
+  const Result<Batch> held = Sample(1, 1s);
+  ASSERT_FALSE(held);
+  EXPECT_EQ(WaitReason::kMinSize, held.error().reason) << held.error().ToString();
+  EXPECT_THAT(held.error().message, Not(HasSubstr("no connection has inserted")));
+  Value(producer.DropGroup("b", "g"));
+  const Result<Batch> dropped = Sample(1, 1s);
+  ASSERT_FALSE(dropped);
+  EXPECT_EQ(WaitReason::kNoProducer, dropped.error().reason) << dropped.error().ToString();
+}
+
+TEST_F(Traps, AReservationWithoutItsLeaseIsNoProducer) {
+  Create({.min_size = 8});
+  Value(client_.ReserveGroup("b", {.group_id = "g", .size = 4, .lease = 200ms, .missing = MissingMembers::kWait}));
+  const Result<Batch> batch = Sample(1, 2s);
+  ASSERT_FALSE(batch);
+  EXPECT_EQ(WaitReason::kNoProducer, batch.error().reason) << batch.error().ToString();
+}
+
 TEST_F(Traps, AVersionThatGoesBackNeedsANewEpoch) {
   Value(client_.PublishVersion({.run_id = "run", .version = 10, .step = 10}));
   const Result<PolicyVersion> back = client_.PublishVersion({.run_id = "run", .version = 9, .step = 9});

@@ -1060,6 +1060,9 @@ struct Model {
       for (uint32_t n = 0; n < parts[i].count; ++n) counts.back() += sizes[unit++];
     }
     ASSERT_EQ(request.parts.empty() ? std::vector<uint32_t>() : counts, result.part_counts);
+    std::vector<uint64_t> candidates;
+    for (const ModelPart& part : parts) candidates.push_back(Count(&Model::MayDraw, request, part));
+    ASSERT_EQ(candidates, result.candidates);
     const std::vector<ModelItem> begun = Rows();
     std::span<const DrawnItem> rest = unit_draws;
     for (const ModelPart& part : parts) {
@@ -1776,6 +1779,7 @@ class Simulation {
       text += " " + to_string(draw.item) + ":" + to_string(draw.draw_count) + ":" +
               to_string(fake::TagOf(result.frames[draw.frame]));
     for (const uint32_t count : result.part_counts) text += " part " + to_string(count);
+    for (const uint64_t count : result.candidates) text += " of " + to_string(count);
     for (const uint32_t size : result.unit_sizes) text += " x" + to_string(size);
     for (const ColumnOf& each : result.columns)
       text += " column " + to_string(each.frame) + ":" + std::string(ColumnName(each.column.bytes())) + " of " +
@@ -1850,7 +1854,9 @@ class Simulation {
           if (draw.frame == each.frame) columns.emplace_back(draw.item, each.column);
       if (in_parts) {
         gathered.part_counts.insert(gathered.part_counts.end(), part.part_counts.begin(), part.part_counts.end());
+        gathered.candidates.insert(gathered.candidates.end(), part.candidates.begin(), part.candidates.end());
       } else {
+        gathered.candidates = part.candidates;
         gathered.part_counts.resize(part.part_counts.size());
         for (size_t i = 0; i < part.part_counts.size(); ++i) gathered.part_counts[i] += part.part_counts[i];
       }

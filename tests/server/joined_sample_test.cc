@@ -43,6 +43,7 @@ SampleResult Drawn(std::vector<uint64_t> numbers, std::vector<uint32_t> part_cou
     result.frames.push_back(fake::MakeFrame(16, number));
     result.payload_bytes += 16;
   }
+  for (const uint32_t count : part_counts) result.candidates.push_back(100 * count);
   result.part_counts = std::move(part_counts);
   return result;
 }
@@ -107,6 +108,7 @@ TEST(JoinedSample, HasThePartsInTheOrderOfTheRequestAndItsFramesCountedOn) {
     text += std::to_string(draw.item) + ":" + std::to_string(fake::TagOf(joined.frames[draw.frame])) + " ";
   EXPECT_EQ("1:1 2:2 41:41 42:42 43:43 3:1 ", text);
   EXPECT_EQ((std::vector<uint32_t>{2, 3, 1}), joined.part_counts);
+  EXPECT_EQ((std::vector<uint64_t>{200, 300, 100}), joined.candidates);
   EXPECT_EQ(6u, joined.frames.size());
   ASSERT_EQ(1u, joined.columns.size());
   EXPECT_EQ(43u, fake::TagOf(joined.frames[joined.columns[0].frame])) << "a column stays with its trajectory";

@@ -184,6 +184,25 @@ TEST_F(PartsTest, HaveWholeGroupsWhereTheseAreTheUnit) {
   EXPECT_TRUE(result.planned);
   EXPECT_THAT(result.unit_sizes, ElementsAre(2, 2, 1));
   EXPECT_THAT(result.part_counts, ElementsAre(2, 3));
+  EXPECT_THAT(result.candidates, ElementsAre(3, 3)) << "groups";
+}
+
+TEST_F(PartsTest, TellHowManyItemsOfARanksPartCouldBeDrawn) {
+  options.selector = SelectorKind::kUniform;
+  Make();
+  Insert(10);  // 3, 4 and 3 of them in parts 0, 1 and 2
+  SampleRequest keyed = Ask(1, 2);
+  SampleResult result;
+  ASSERT_TRUE(buffer->Sample(keyed, &result).done());
+  EXPECT_THAT(result.candidates, ElementsAre(4));
+  EXPECT_EQ(0.25, result.draws[0].probability);
+  keyed.step = 1;
+  keyed.consumer = "trainer";
+  for (const uint32_t rank : {1, 2, 1}) {
+    keyed.rank = rank;
+    ASSERT_TRUE(buffer->Sample(keyed, &result).done());
+    EXPECT_THAT(result.candidates, ElementsAre(rank == 1 ? 4 : 3));
+  }
 }
 
 TEST_F(PartsTest, CanBeAltered) {

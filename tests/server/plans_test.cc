@@ -139,6 +139,7 @@ TEST_F(PlansTest, AComposedBatchIsDealtPartByPart) {
   ASSERT_TRUE(buffer->Sample(request, &second).done());
   for (const SampleResult* result : {&first, &second}) {
     EXPECT_THAT(result->part_counts, ElementsAre(2, 1));
+    EXPECT_THAT(result->candidates, ElementsAre(10, 20));
     EXPECT_EQ(0u, result->draws[0].item % 2);
     EXPECT_EQ(0.1, result->draws[0].probability);
     EXPECT_EQ(0.05, result->draws[2].probability);

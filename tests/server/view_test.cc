@@ -229,6 +229,7 @@ TEST(ComposedBatch, DrawsEachPartFromItsViewWithItsProbability) {
   SampleResult result;
   ASSERT_TRUE(buffer.Sample({.count = 8, .parts = {{.count = 3, .view = "positives"}, {.count = 5}}}, &result).done());
   EXPECT_THAT(result.part_counts, ElementsAre(3, 5));
+  EXPECT_THAT(result.candidates, ElementsAre(4, 10));
   for (int i = 0; i < 8; ++i) EXPECT_EQ(i < 3 ? 0.25 : 0.1, result.draws[i].probability);
   for (int i = 0; i < 3; ++i) EXPECT_LE(result.draws[i].item, 4u);
 }
@@ -305,6 +306,7 @@ TEST(ComposedBatch, PartsThatLackItemsLeaveThemToTheNextIfTold) {
   SampleResult result;
   ASSERT_TRUE(buffer.Sample(request, &result).done());
   EXPECT_THAT(result.part_counts, ElementsAre(2, 0, 6));
+  EXPECT_THAT(result.candidates, ElementsAre(2, 0, 3));
   EXPECT_EQ(8u, result.draws.size());
   EXPECT_EQ(8u, buffer.Stats().drawn);
   request.parts[1].or_next = false;
@@ -324,6 +326,7 @@ TEST(ComposedBatch, FreshAndReplayedPartsDifferByStaleness) {
     (i < 20 ? fresh : all).insert(result.draws[i].item);
     EXPECT_EQ(i < 20 ? 0.5 : 0.1, result.draws[i].probability);
   }
+  EXPECT_THAT(result.candidates, ElementsAre(2, 10));
   EXPECT_THAT(fresh, UnorderedElementsAre(9, 10));
   EXPECT_GT(all.size(), 4u);
 }

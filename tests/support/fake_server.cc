@@ -236,8 +236,8 @@ std::vector<uint8_t> InsertReply(uint64_t id, const InsertReceipt& receipt) {
   });
 }
 
-std::vector<uint8_t> SampleReply(uint64_t id, int64_t step, const std::vector<Frame>& frames,
-                                 std::vector<uint32_t> frame_bytes) {
+std::vector<uint8_t> SampleReply(uint64_t id, int64_t step, const std::vector<Frame>& frames, std::vector<uint32_t> frame_bytes,
+                                 const std::vector<uint64_t>& candidates) {
   if (frame_bytes.empty())
     for (const Frame& frame : frames) frame_bytes.push_back(static_cast<uint32_t>(frame.size()));
   return BuildReply(id, frames, [&](schema::Reply::Builder reply) {
@@ -254,6 +254,9 @@ std::vector<uint8_t> SampleReply(uint64_t id, int64_t step, const std::vector<Fr
     }
     auto sizes = sample.initFrameBytes(static_cast<unsigned>(frame_bytes.size()));
     for (unsigned i = 0; i < sizes.size(); ++i) sizes.set(i, frame_bytes[i]);
+    if (candidates.empty()) return;
+    auto counts = sample.initCandidates(static_cast<unsigned>(candidates.size()));
+    for (unsigned i = 0; i < counts.size(); ++i) counts.set(i, candidates[i]);
   });
 }
 

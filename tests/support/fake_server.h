@@ -92,7 +92,7 @@ std::vector<uint8_t> HelloReply(uint64_t id, uint64_t generation, uint32_t versi
 std::vector<uint8_t> InsertReply(uint64_t id, const InsertReceipt& receipt);
 // One draw of each frame. `frame_bytes`: what is said about their sizes, when it shall differ from the truth.
 std::vector<uint8_t> SampleReply(uint64_t id, int64_t step, const std::vector<Frame>& frames,
-                                 std::vector<uint32_t> frame_bytes = {});
+                                 std::vector<uint32_t> frame_bytes = {}, const std::vector<uint64_t>& candidates = {});
 std::vector<uint8_t> GetReply(uint64_t id, const std::vector<Frame>& frames, size_t item_count);
 std::vector<uint8_t> VersionReply(uint64_t id, const PolicyVersion& version);
 
