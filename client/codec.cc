@@ -59,7 +59,7 @@ Frame EncodeDropBuffer(const RequestHead& head, std::string_view name) {
 
 Frame EncodeSample(const RequestHead& head, std::string_view buffer, const SampleOptions& options) {
   uint32_t words = TextWords(buffer) + TextWords(options.view) + TextWords(options.consumer) + 1 + NameWords(options.columns);
-  for (const SamplePart& part : options.parts) words += 5 + TextWords(part.view) + TextWords(part.buffer);
+  for (const SamplePart& part : options.parts) words += 6 + TextWords(part.view) + TextWords(part.buffer);
   return BuildRequest(head, words, [&](schema::Request::Builder request) {
     auto sample = request.initSample();
     sample.setBuffer(AsText(std::string(buffer)));
@@ -84,6 +84,7 @@ Frame EncodeSample(const RequestHead& head, std::string_view buffer, const Sampl
       parts[i].setView(AsText(part.view));
       parts[i].setMaxStaleness(part.max_staleness.value_or(0));
       parts[i].setHasMaxStaleness(part.max_staleness.has_value());
+      parts[i].setMinStaleness(part.min_staleness);
       parts[i].setOrNext(part.or_next);
       if (!part.buffer.empty()) parts[i].setBuffer(AsText(part.buffer));
     }

@@ -185,6 +185,7 @@ struct SamplePart {
   hasMaxStaleness @3 :Bool;
   orNext @4 :Bool;                  # What is lacking is drawn by the next part, instead of waiting for it.
   buffer @5 :Text;                  # Empty: that of the Sample.
+  minStaleness @6 :Int64;           # Nothing fresher, in gradient steps; 0: any.
 }
 
 struct Sample {

@@ -76,6 +76,7 @@ struct SamplePart {
   uint32_t count = 0;
   std::string view = {};                      // empty: the whole buffer, by its selector
   std::optional<int64_t> max_staleness = {};  // beside those of the request and the buffer: the smallest counts
+  int64_t min_staleness = 0;                  // nothing fresher; 0: any
   bool or_next = false;                       // what is lacking is drawn by the next part
   std::string buffer = {};                    // for joined_sample.h; a Buffer does not look at it
   bool operator==(const SamplePart&) const = default;

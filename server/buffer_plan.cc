@@ -108,10 +108,10 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
       part.part_selector = &view->selector();
       part.distinct = IsDistinct(view->options().selector);
       part.drawable.in_window = view->CountInWindow(unit_cohorts, part_window);
-    } else if (part_window.max_staleness != window.max_staleness) {
+    } else if (part_window != window) {
       part.drawable.in_window = unit_cohorts.CountDrawable(part_window);
     }
-    if (part.view || part_window.max_staleness != window.max_staleness)
+    if (part.view || part_window != window)
       part.drawable.count = part.part_selector->CountDrawable(unit_cohorts, part_window, part.drawable.in_window);
     if (part.distinct && !or_next && part.count > options.capacity_items)
       return at + "count is " + to_string(part.count) + ", but selector " +
@@ -139,9 +139,15 @@ std::string Buffer::State::Plan(const SampleRequest& request) {
     if (part.count == 0) return at + "count is 0: a part draws at least 1";
     if (part.max_staleness && *part.max_staleness < 0)
       return at + "max_staleness is " + to_string(*part.max_staleness) + ": it must not be negative";
+    if (part.min_staleness < 0) return at + "min_staleness is " + to_string(part.min_staleness) + ": it must not be negative";
     if (part.or_next && i + 1 == count) return at + "or_next is set: there is no part behind it";
     StepWindow part_window = window;
     part_window.max_staleness = std::min(window.max_staleness, part.max_staleness.value_or(INT64_MAX));
+    part_window.min_staleness = part.min_staleness;
+    if (part.min_staleness > part_window.max_staleness)
+      return at + "min_staleness is " + to_string(part.min_staleness) +
+             ": nothing could be drawn, since max_staleness of the part, the Sample or the buffer is " +
+             to_string(part_window.max_staleness);
     const uint32_t rank = first_rank + static_cast<uint32_t>(at_rank / count);
     if (std::string error = add(at, part.count, part.view, part_window, part.or_next, rank); !error.empty()) return error;
     // Its passes are noted a batch at a time.
@@ -229,6 +235,8 @@ std::string Buffer::State::WhyShort(const SampleRequest& request, const Shortage
                            " are newer than step " + to_string(request.step ? *request.step : unit_cohorts.NewestStep());
       if (drawable.window.max_staleness != INT64_MAX)
         others += ", staler than max_staleness " + to_string(drawable.window.max_staleness);
+      if (drawable.window.min_staleness > 0)
+        others += ", fresher than min_staleness " + to_string(drawable.window.min_staleness);
       return counts + (view ? "of view " + view->options().name + " " : "") + "may be drawn; " + others +
              (view ? "" : " or of an older epoch");
     }

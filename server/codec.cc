@@ -65,6 +65,7 @@ void DecodeSample(schema::Sample::Reader from, Request* request) {
     to.count = part.getCount();
     Assign(&to.view, part.getView(), "parts.view", kMaxBufferNameBytes);
     if (part.getHasMaxStaleness()) to.max_staleness = part.getMaxStaleness();
+    to.min_staleness = part.getMinStaleness();
     to.or_next = part.getOrNext();
     Assign(&to.buffer, part.getBuffer(), "parts.buffer", kMaxBufferNameBytes);
     sum += to.count;

@@ -157,8 +157,8 @@ bool Cohorts::OnPublish(PolicyVersions::Snapshot versions) {
 }
 
 uint64_t Cohorts::CountDrawable(const StepWindow& window) {
-  if (!window.step && window.max_staleness == max_staleness_) return drawable();
-  if (window.step && *window.step >= newest_step_ &&
+  if (!window.step && window.max_staleness == max_staleness_ && window.min_staleness == 0) return drawable();
+  if (window.step && Steps{*window.step, newest_step_}.staleness() >= window.min_staleness &&
       (window.max_staleness == INT64_MAX || Steps{*window.step, oldest_step_}.staleness() <= window.max_staleness))
     return current_items_;
   uint64_t count = 0;

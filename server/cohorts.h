@@ -5,15 +5,15 @@
 //   step      = the step given with Sample; absent, for each run: the newest step published in its current epoch, or, when
 //               nothing was published, the newest step seen among its items
 //   staleness = step - step of the cohort
-//   an item is drawable  <=>  its epoch is not older than its run's current one, and 0 <= staleness <= max_staleness
+//   an item is drawable  <=>  its epoch is not older than its run's current one, and min_staleness <= staleness <= max_staleness
 //
 // An epoch newer than the published one is drawn like the current. What is not drawable stays in the buffer, is counted as
 // withheld, and leaves by retention.
 //
 // A run publishes often and an item is drawn far more often, so items are never walked here: Add, Remove, StepsOf, MayDraw:
 // O(1). OnPublish: O(cohorts · log versions). CountDrawable: O(1), or O(cohorts) while a given step is older than some item or
-// leaves some item too stale. About 70 bytes a cohort; there are as many as policy versions in the buffer. Belongs to its
-// buffer's thread.
+// leaves some item too stale or too fresh. About 70 bytes a cohort; there are as many as policy versions in the buffer. Belongs to
+// its buffer's thread.
 
 #include <cstdint>
 #include <optional>
@@ -29,6 +29,8 @@ namespace replay::server {
 struct StepWindow {
   std::optional<int64_t> step = {};   // that of the Sample; absent: each run's
   int64_t max_staleness = INT64_MAX;  // INT64_MAX: any
+  int64_t min_staleness = 0;          // 0: any
+  bool operator==(const StepWindow&) const = default;
 };
 
 class Cohorts {
@@ -54,8 +56,8 @@ class Cohorts {
   bool OfCurrentEpoch(uint32_t cohort) const { return cohorts_[cohort].current; }
   bool MayDraw(uint32_t cohort, const StepWindow& window) const {
     const Cohort& entry = cohorts_[cohort];
-    const Steps steps = StepsOf(cohort, window.step);
-    return entry.current && steps.created <= steps.now && steps.staleness() <= window.max_staleness;
+    const int64_t staleness = StepsOf(cohort, window.step).staleness();
+    return entry.current && staleness >= window.min_staleness && staleness <= window.max_staleness;
   }
   uint64_t CountDrawable(const StepWindow& window);
   // CountDrawable without a step and with the staleness of SetMaxStaleness. O(1).

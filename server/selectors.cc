@@ -1,9 +1,9 @@
 #include "server/selectors.h"
 
-#include <map>
 #include <utility>
 
 #include "server/check.h"
+#include "server/ordered_selector.h"
 #include "server/pass_selectors.h"
 #include "server/weighted_selector.h"
 
@@ -124,66 +124,6 @@ class UniformDistinct final : public DenseSelector {
   }
 };
 
-// lifo and fifo of a whole buffer walk the insertion order.
-class Ordered final : public Selector {
- public:
-  Ordered(const ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
-  void OnInsert(uint32_t) override {}
-  void OnRemove(uint32_t) override {}
-  uint64_t memory_bytes() const override { return 0; }
-  void CheckInvariants(const Cohorts&, uint64_t) const override {}
-
-  void Draw(uint32_t count, const Drawable& drawable, Random*, Picks* picks) override {
-    picks->probabilities.clear();
-    picks->probability = 1;
-    std::vector<uint32_t>* const slots = &picks->slots;
-    slots->clear();
-    for (uint32_t slot = newest_first_ ? items_->newest() : items_->oldest(); slots->size() < count;) {
-      const Item& item = (*items_)[slot];
-      if (drawable.MayDraw(item)) slots->push_back(slot);
-      slot = newest_first_ ? item.older : item.newer;
-    }
-  }
-
- private:
-  const ItemTable* const items_;
-  const bool newest_first_;
-};
-
-// Those of a view have its items by number: an update may let an older one join.
-class OrderedView final : public Selector {
- public:
-  OrderedView(const ItemTable* items, bool newest_first) : items_(items), newest_first_(newest_first) {}
-  void OnInsert(uint32_t slot) override { slots_.emplace((*items_)[slot].number, slot); }
-  void OnRemove(uint32_t slot) override { slots_.erase((*items_)[slot].number); }
-  uint64_t memory_bytes() const override { return slots_.size() * 48; }  // about what a node takes
-
-  void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override {
-    CHECK(slots_.size() == expected) << slots_.size() << " in the selector, expected " << expected;
-    for (const auto& [number, slot] : slots_)
-      CHECK((*items_)[slot].number == number && cohorts.OfCurrentEpoch((*items_)[slot].cohort)) << "item " << number;
-  }
-
-  void Draw(uint32_t count, const Drawable& drawable, Random*, Picks* picks) override {
-    picks->probabilities.clear();
-    picks->probability = 1;
-    picks->slots.clear();
-    const auto take = [&](auto at) {
-      for (; picks->slots.size() < count; ++at)
-        if (drawable.MayDraw((*items_)[at->second])) picks->slots.push_back(at->second);
-    };
-    if (newest_first_)
-      take(slots_.rbegin());
-    else
-      take(slots_.begin());
-  }
-
- private:
-  const ItemTable* const items_;
-  const bool newest_first_;
-  std::map<uint64_t, uint32_t> slots_;  // by number
-};
-
 }  // namespace
 
 void Selector::OnPriority(uint32_t) {}
@@ -198,11 +138,8 @@ std::unique_ptr<Selector> MakeSelector(const SelectorOptions& options, const Ite
     case SelectorKind::kUniformDistinct:
       return std::make_unique<UniformDistinct>(items);
     case SelectorKind::kLifo:
-    case SelectorKind::kFifo: {
-      const bool newest_first = options.kind == SelectorKind::kLifo;
-      if (options.of_view) return std::make_unique<OrderedView>(items, newest_first);
-      return std::make_unique<Ordered>(items, newest_first);
-    }
+    case SelectorKind::kFifo:
+      return std::make_unique<Ordered>(items, options.kind == SelectorKind::kLifo, options.of_view);
     case SelectorKind::kEpoch:
       return std::make_unique<Epoch>(items);
     case SelectorKind::kUnusedFirst:

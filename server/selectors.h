@@ -19,12 +19,12 @@
 // uniform and uniform_distinct keep all items of current epochs in one dense array. Items that may not
 // be drawn stand in it too: a pick that meets one moves it behind the end of this batch's pool, so that no batch meets it twice
 // and what remains is uniform over the n. Cost of a draw: O(1), two or three cache misses that overlap; beside items that may not
-// be drawn O(1 + array/n), and never more than one visit to each of them a batch. lifo and fifo: O(1) a draw and a visit to each
-// skipped item. The others keep items by cohort, so that none is met in vain: O(cohorts) a batch (unused_first: times the
-// different numbers of draws among the items), then a draw O(log cohorts), prioritized and recency O(log n).
+// be drawn O(1 + array/n), and never more than one visit to each of them a batch. The others keep items by cohort, so that none is
+// met in vain: O(cohorts) a batch (unused_first: times the different numbers of draws among the items), then a draw O(log cohorts),
+// prioritized and recency O(log n). lifo and fifo of a whole buffer of which all may be drawn: O(1) a draw.
 //
-// OnInsert and OnRemove: O(1), prioritized and recency O(log n), as lifo and fifo of a view; 8 bytes an item, theirs 24 to 64 (lifo
-// and fifo of a whole buffer: none). Belongs to its buffer's thread.
+// OnInsert and OnRemove: O(1), prioritized and recency O(log n), as lifo and fifo where they keep anything; 8 bytes an item, theirs
+// 24 to 64 (lifo and fifo of a whole buffer none, until a batch must pass over some). Belongs to its buffer's thread.
 
 #include <cstdint>
 #include <memory>

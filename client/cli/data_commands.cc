@@ -318,6 +318,7 @@ void AddDataCommands(CLI::App* app, Context* context) {
           "  replayctl sample rollouts -n 4\n"
           "  replayctl sample rollouts -n 64 --step 120 --timeout 0 --json | jq .trajectory.reward\n"
           "  replayctl sample rollouts --part 16:positives,or_next --part 48\n"
+          "  replayctl sample rollouts --part 48:,min_staleness=4,or_next --part 16:,max_staleness=3\n"
           "  replayctl sample rollouts --part 48 --part 16:frozen/");
   add_buffer(sample);
   sample->add_option("-n,--count", given->sample.count, "Draws")
@@ -333,11 +334,13 @@ void AddDataCommands(CLI::App* app, Context* context) {
           [given](const std::vector<std::string>& texts) {
             for (const std::string& text : texts)
               if (!ParsePart(text, &given->sample.parts.emplace_back()))
-                throw CLI::ValidationError("--part", "\"" + text +
-                                                         "\" is not COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,or_next], "
-                                                         "e.g. 16:positives,or_next or 8:frozen/");
+                throw CLI::ValidationError(
+                    "--part", "\"" + text +
+                                  "\" is not COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,min_staleness=STEPS][,or_next], "
+                                  "e.g. 16:positives,or_next or 8:frozen/");
           },
-          "A part of a composed batch, instead of -n and --view: COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,or_next]; "
+          "A part of a composed batch, instead of -n and --view: "
+          "COUNT[:[BUFFER/]VIEW][,max_staleness=STEPS][,min_staleness=STEPS][,or_next]; "
           "BUFFER/ alone is all of another buffer; with or_next the next part draws what is lacking. Once for each")
       ->type_name("PART")
       ->expected(1)

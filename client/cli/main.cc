@@ -186,16 +186,20 @@ bool ParsePart(const std::string& text, SamplePart* part) {
     if (slash != std::string::npos && part->buffer.empty()) return false;
   }
   while (std::getline(fields, field, ',')) {
-    constexpr std::string_view kMaxStaleness = "max_staleness=";
+    constexpr std::string_view kMaxStaleness = "max_staleness=", kMinStaleness = "min_staleness=";
+    static_assert(kMaxStaleness.size() == kMinStaleness.size());
     if (field == "or_next") {
       part->or_next = true;
-    } else if (field.starts_with(kMaxStaleness)) {
+    } else if (field.starts_with(kMaxStaleness) || field.starts_with(kMinStaleness)) {
       int64_t steps = 0;
       const char* const begin = field.data() + kMaxStaleness.size();
       const char* const stop = field.data() + field.size();
       const auto read = std::from_chars(begin, stop, steps);
       if (read.ec != std::errc() || read.ptr != stop) return false;
-      part->max_staleness = steps;
+      if (field.starts_with(kMaxStaleness))
+        part->max_staleness = steps;
+      else
+        part->min_staleness = steps;
     } else {
       return false;
     }

@@ -44,7 +44,8 @@ ReceivedReply Received(const std::vector<uint8_t>& bytes, std::vector<Frame> fra
 
 TEST(EncodeSample, SaysTheBufferOfEachPartAndTheRankAlsoWithoutAConsumer) {
   SampleOptions options;
-  options.parts = {{.count = 2, .view = std::string(64, 'v'), .buffer = std::string(64, 'b')}, {.count = 3}};
+  options.parts = {{.count = 2, .view = std::string(64, 'v'), .buffer = std::string(64, 'b')},
+                   {.count = 3, .min_staleness = 4}};
   options.rank = 1;
   options.world_size = 4;
   Parsed parsed(EncodeSample({}, "live", options));
@@ -54,6 +55,8 @@ TEST(EncodeSample, SaysTheBufferOfEachPartAndTheRankAlsoWithoutAConsumer) {
   EXPECT_FALSE(sample.hasConsumer());
   EXPECT_EQ(std::string(sample.getParts()[0].getBuffer()), std::string(64, 'b'));
   EXPECT_STREQ(sample.getParts()[1].getBuffer().cStr(), "");
+  EXPECT_EQ(sample.getParts()[0].getMinStaleness(), 0);
+  EXPECT_EQ(sample.getParts()[1].getMinStaleness(), 4);
 }
 
 TEST(EncodeHistory, SaysWhatIsAskedForAndRefusesASourceThatIsTooLong) {

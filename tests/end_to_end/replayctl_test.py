@@ -689,6 +689,17 @@ def test_views_and_composed_batches(daemon):
     daemon.ctl("buffer", "drop", "viewed", "--yes")
 
 
+def test_a_replayed_part_excludes_the_fresh_ones(daemon):
+    daemon.ctl("buffer", "create", "aged", "--capacity-items", 20)
+    daemon.ctl("import", "aged", input="".join(line(f"t{i}", version_segments=[[1, 3, i]]) for i in range(10)))
+    drawn = daemon.json_lines("sample", "aged", "--step", 9, "--part", "30:,min_staleness=4", "--part", "10:,max_staleness=3")
+    assert {draw["staleness"] for draw in drawn[:30]} <= {4, 5, 6, 7, 8, 9} and {draw["staleness"] for draw in drawn[30:]} <= {0, 1, 2, 3}
+    assert [draw["probability"] for draw in drawn] == [1 / 6] * 30 + [1 / 4] * 10
+    assert {draw["importance_weight"] for draw in drawn} == {1}
+    refused = daemon.ctl("sample", "aged", "--part", "3:,min_staleness=4,max_staleness=3", check=False)
+    assert "parts[0].min_staleness is 4" in refused.stderr
+
+
 def test_parts_may_come_from_other_buffers(daemon):
     daemon.ctl("buffer", "create", "live")
     daemon.ctl("buffer", "create", "frozen", "--view", "good: correct = yes")

@@ -141,7 +141,7 @@ struct ModelPart {
   uint32_t count = 0;
   SelectorKind selector = SelectorKind::kUniform;
   double exponent = 1, decay = 0;
-  int64_t max_staleness = INT64_MAX;
+  int64_t max_staleness = INT64_MAX, min_staleness = 0;
   bool or_next = false;
   std::optional<uint32_t> rank;  // of a buffer with parts: whose part
   bool distinct() const {
@@ -350,7 +350,7 @@ struct Model {
   }
   bool InWindow(const ModelItem& item, const SampleRequest& request, const ModelPart& part) const {
     const int64_t staleness = Now(item, request.step) - StepOf(item);
-    return !item.held && InPart(item, part) && InView(item, part.view) && !OldEpoch(item) && staleness >= 0 &&
+    return !item.held && InPart(item, part) && InView(item, part.view) && !OldEpoch(item) && staleness >= part.min_staleness &&
            staleness <= part.max_staleness;
   }
   // Not normalised.
@@ -391,6 +391,7 @@ struct Model {
       if (options.parts > 1) part.rank = ranks == 1 ? request.rank : static_cast<uint32_t>(i / asked.size());
       part.or_next = from.or_next;
       part.max_staleness = std::min(part.max_staleness, from.max_staleness.value_or(INT64_MAX));
+      part.min_staleness = from.min_staleness;
       if (!from.view.empty()) {
         const auto at =
             std::find_if(options.views.begin(), options.views.end(), [&](auto& view) { return view.name == from.view; });
@@ -910,6 +911,7 @@ struct Model {
     for (size_t i = 0; i < parts->size(); ++i) {
       const ModelPart& part = (*parts)[i];
       if (part.distinct() && !part.or_next && part.count > options.capacity_items) return "invalid_argument";
+      if (part.min_staleness > part.max_staleness) return "invalid_argument";
       for (size_t j = 0; j < i; ++j)
         if (part.selector == SelectorKind::kEpoch && (*parts)[j].view == part.view && (*parts)[j].rank == part.rank)
           return "invalid_argument";
@@ -1708,6 +1710,7 @@ class Simulation {
         part.count = static_cast<uint32_t>(1 + Below(6));
         part.view = view();
         if (Below(3) == 0) part.max_staleness = static_cast<int64_t>(Below(6));
+        if (Below(6) == 0) part.min_staleness = static_cast<int64_t>(1 + Below(3));
         part.or_next = i + 1 < parts && Below(2);
         request.count += part.count;
       }
@@ -1722,6 +1725,7 @@ class Simulation {
       if (model_.options.parts > 1 && Below(8)) request.world_size = model_.options.parts;
       request.rank = static_cast<uint32_t>(Below(request.world_size));
       if (!request.step) request.step = version_ - static_cast<int64_t>(Below(3));
+      if (Below(16) == 0) *request.step -= 6;  // mostly one whose plan is no longer kept
       const auto& plans = model_.plans[request.consumer];
       if (!plans.empty() && Below(2)) {  // one that was drawn, or nearly
         const uint32_t rank = request.rank;
@@ -1738,6 +1742,7 @@ class Simulation {
     for (const SamplePart& part : request.parts)
       log_.back() += ", part " + to_string(part.count) + (part.view.empty() ? "" : " from " + part.view) +
                      (part.max_staleness ? " max_staleness " + to_string(*part.max_staleness) : "") +
+                     (part.min_staleness > 0 ? " min_staleness " + to_string(part.min_staleness) : "") +
                      (part.or_next ? " or next" : "");
     if (!request.consumer.empty()) return SampleByKey(request);
     std::vector<ModelPart> parts;
@@ -1750,6 +1755,7 @@ class Simulation {
       if (part.view == 0 && model_.by_group()) coverage_->Add("drawn: " + selector + " of groups");
       if (part.rank) coverage_->Add(part.view > 0 ? "drawn: a view of a part" : "drawn: a part");
       if (part.view > 7) coverage_->Add("drawn: by its prompt");
+      if (part.min_staleness > 0) coverage_->Add("drawn: " + selector + " of replayed ones");
       if (part.view == 0) coverage_->Add("drawn: " + selector + " from " + std::string(ToString(model_.options.retention)));
     }
     if (expected == "done") coverage_->Add(request.parts.empty() ? "sample: plain" : "sample: composed");
@@ -2159,6 +2165,8 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
     }
     const std::string of_groups = "drawn: " + std::string(selector) + " of groups";
     EXPECT_GE(coverage.counts[of_groups], 1'000u) << of_groups;
+    const std::string of_replayed = "drawn: " + std::string(selector) + " of replayed ones";
+    EXPECT_GE(coverage.counts[of_replayed], 200u) << of_replayed;
   }
   for (size_t i = 0; i < kRemoveReasons; ++i) {
     const std::string reason = "removed: " + std::string(ToString(static_cast<RemoveReason>(i)));

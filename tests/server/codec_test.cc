@@ -63,12 +63,15 @@ TEST(DecodeRequest, ReadsWhichBufferAPartComesFrom) {
         parts[0].setCount(2);
         parts[0].setBuffer("frozen");
         parts[1].setCount(3);
+        parts[1].setMinStaleness(4);
       },
       &request);
   ASSERT_FALSE(failure) << failure->message;
   EXPECT_EQ(5u, request.sample.count);
   EXPECT_EQ("frozen", request.sample.parts[0].buffer);
   EXPECT_EQ("", request.sample.parts[1].buffer);
+  EXPECT_EQ(0, request.sample.parts[0].min_staleness);
+  EXPECT_EQ(4, request.sample.parts[1].min_staleness);
 }
 
 TEST(DecodeRequest, NamesTheFieldThatIsTooLong) {

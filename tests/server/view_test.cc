@@ -331,6 +331,60 @@ TEST(ComposedBatch, FreshAndReplayedPartsDifferByStaleness) {
   EXPECT_GT(all.size(), 4u);
 }
 
+// Versions 0 … 9 drawn at step 9: item i has staleness 10 - i, so that 2 … 6 are replayed and 7 … 10 fresh.
+TEST(ComposedBatch, AReplayedPartLeavesTheFreshOnesToAnother) {
+  for (int i = 0; i < 8; ++i) {
+    const auto kind = static_cast<SelectorKind>(i);
+    SCOPED_TRACE(ToString(kind));
+    const double decay = kind == SelectorKind::kRecency ? 5 : 0;
+    Buffer buffer("b",
+                  WithViews({{.name = "fresh", .filter = "draws >= 0"},
+                             {.name = "replayed", .filter = "draws >= 0", .selector = kind, .staleness_decay = decay}}),
+                  PolicyVersions::Empty());
+    for (int version = 0; version < 10; ++version) Insert(&buffer, {{.id = std::to_string(version), .version = version}});
+    SampleResult result;
+    ASSERT_TRUE(buffer
+                    .Sample({.count = 9,
+                             .step = 9,
+                             .parts = {{.count = 4, .view = "fresh", .max_staleness = 3},
+                                       {.count = 5, .view = "replayed", .max_staleness = 8, .min_staleness = 4}}},
+                            &result)
+                    .done());
+    EXPECT_THAT(result.candidates, ElementsAre(4, 5));
+    EXPECT_EQ(0u, result.withheld) << "what a part leaves out is not";
+    double sum = 0;
+    for (int staleness = 4; staleness <= 8; ++staleness) sum += decay > 0 ? std::exp(-staleness / decay) : 1;
+    for (size_t at = 0; at < 9; ++at) {
+      const DrawnItem& draw = result.draws[at];
+      EXPECT_TRUE(at < 4 ? draw.item >= 7 : draw.item >= 2 && draw.item <= 6) << draw.item;
+      const double weight = decay > 0 ? std::exp(-static_cast<double>(draw.staleness) / decay) : 1;
+      const bool in_order = kind == SelectorKind::kLifo || kind == SelectorKind::kFifo;
+      EXPECT_NEAR(at < 4 ? 0.25 : in_order ? 1 : weight / sum, draw.probability, 1e-12);
+      if (at < 4 || !in_order) continue;
+      EXPECT_EQ(kind == SelectorKind::kFifo ? at - 2 : 10 - at, draw.item);
+    }
+  }
+}
+
+TEST(ComposedBatch, AReplayedPartWithoutItemsWaitsOrLeavesThemToTheNext) {
+  Buffer buffer("b", WithViews({}), PolicyVersions::Empty());
+  for (int version = 0; version < 4; ++version) Insert(&buffer, {{.id = std::to_string(version), .version = version}});
+  SampleRequest request{.count = 4, .step = 3, .parts = {{.count = 3, .min_staleness = 4}, {.count = 1, .max_staleness = 0}}};
+  SampleResult result;
+  EXPECT_EQ(WaitReason::kStaleness, buffer.Sample(request, &result).reason);
+  EXPECT_EQ("0 of 1 items may be drawn; 4 are newer than step 3, fresher than min_staleness 4 or of an older epoch",
+            buffer.WhySampleWaits(request));
+  request.parts[0].or_next = true;
+  ASSERT_TRUE(buffer.Sample(request, &result).done());
+  EXPECT_THAT(result.part_counts, ElementsAre(0, 4));
+  request.parts[0].or_next = false;
+  request.step = 4;
+  ASSERT_TRUE(buffer.Sample(request, &result).reason == WaitReason::kStaleness) << "the second part has none of step 4";
+  request.parts[1].max_staleness = 1;
+  ASSERT_TRUE(buffer.Sample(request, &result).done());
+  EXPECT_THAT(result.candidates, ElementsAre(1, 1));
+}
+
 TEST(ComposedBatch, RefusesWhatCanNeverBeMetAndNamesThePart) {
   Buffer buffer("b",
                 WithViews({{.name = "passes", .filter = "draws >= 0", .selector = SelectorKind::kEpoch},
@@ -353,6 +407,10 @@ TEST(ComposedBatch, RefusesWhatCanNeverBeMetAndNamesThePart) {
             refused(5, {{.count = 4}, {.count = 1, .view = "x"}}));
   EXPECT_EQ("parts[0].or_next is set: there is no part behind it", refused(4, {{.count = 4, .or_next = true}}));
   EXPECT_EQ("parts[0].max_staleness is -1: it must not be negative", refused(4, {{.count = 4, .max_staleness = -1}}));
+  EXPECT_EQ("parts[0].min_staleness is -1: it must not be negative", refused(4, {{.count = 4, .min_staleness = -1}}));
+  EXPECT_EQ(
+      "parts[0].min_staleness is 4: nothing could be drawn, since max_staleness of the part, the Sample or the buffer is 3",
+      refused(4, {{.count = 4, .max_staleness = 3, .min_staleness = 4}}));
   EXPECT_EQ("parts[1].view is \"passes\", as that of parts[0]: selector epoch draws one part of a batch",
             refused(2, {{.count = 1, .view = "passes"}, {.count = 1, .view = "passes"}}));
   EXPECT_THAT(refused(12, {{.count = 11, .view = "different"}, {.count = 1}}),

@@ -226,6 +226,7 @@ struct SamplePart {
   uint32_t count = 1;
   std::string view{};                      // Empty: the whole buffer, by its selector.
   std::optional<int64_t> max_staleness{};  // Beside those of the Sample and the buffer; the smallest counts.
+  int64_t min_staleness = 0;               // Nothing fresher, so that a replayed part leaves the fresh ones to another; 0: any.
   bool or_next = false;                    // What is lacking is drawn by the next part, instead of waiting for it.
   std::string buffer{};                    // Empty: that of the Sample. Then or_next goes to a part of the same buffer only.
 };
