@@ -21,12 +21,12 @@
 namespace replay::server {
 
 struct PolicyVersion {
-  std::string run_id;
+  std::string run_id{};
   uint64_t epoch = 0;
   int64_t version = 0;
   int64_t step = 0;
-  std::string label;
-  std::string uri;
+  std::string label{};
+  std::string uri{};
   int64_t published_at_unix_ns = 0;
 };
 
