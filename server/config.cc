@@ -130,7 +130,7 @@ ServerConfig ParseConfig(const std::string& text) {
   config.storage_path = storage.Text("path", "");
   config.storage_reserve_bytes = storage.SizeBytes("reserve_bytes", 0);
   if (storage.Has("reserve_bytes") && config.storage_path.empty())
-    storage.Fail("reserve_bytes", "is set, and storage.path is not: nothing is kept");
+    storage.Fail("reserve_bytes", "needs storage.path, without which nothing is kept");
   storage.RefuseUnknown();
 
   JsonConfig limits = root.Object("limits");

@@ -80,7 +80,7 @@ def test_policy_versions_survive_kill_9_and_go_only_forward(data):
 
 def test_versions_that_were_stored_say_how_stale_a_draw_is_after_a_restart(data):
     rollout = {"trajectory_id": "a", "run_id": "math", "token_ids": [1, 2], "loss_mask": [0, 1]}
-    rollout["version_segments"] = [{"begin": 0, "end": 2, "policy_version": 1}]
+    rollout["version_segments"] = [[0, 2, 1]]
     with Daemon(buffers=[{"name": "rollouts", "capacity_items": 10}], storage={"path": str(data)}) as daemon:
         for version in (1, 4):
             publish(daemon, version)
@@ -153,7 +153,7 @@ def test_settings_of_storage_are_checked():
         config.flush()
         done = subprocess.run([binary("replayd"), "--config", config.name, "--check-config"], capture_output=True, text=True)
     assert done.returncode == CONFIG
-    assert "storage.reserve_bytes is set, and storage.path is not" in done.stderr
+    assert 'storage.reserve_bytes is "1GiB": needs storage.path, without which nothing is kept' in done.stderr
 
 
 def test_sigterm_while_versions_are_published_ends_in_order(data):

@@ -462,7 +462,9 @@ void RunSession(std::span<const uint8_t> input) {
     MemoryBudget budget(static_cast<int64_t>(config.memory_limit_bytes));
     std::vector<std::unique_ptr<server::IoThread>> threads;
     threads.push_back(std::make_unique<server::IoThread>(0));
-    server::ReplayService service(config, threads, budget);
+    server::StorageThread storage;
+    Require(!storage.Open(config).failed(), "nothing is kept, so nothing can fail");
+    server::ReplayService service(config, threads, budget, storage);
     Require(service.DeclareBuffers().empty(), "the buffers were refused");
     asio::io_context& context = threads[0]->context;
     service.connections = 1;

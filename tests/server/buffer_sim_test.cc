@@ -852,6 +852,9 @@ struct Model {
         ModelReserved& group = *FindReserved(trajectory.group);
         group.members.push_back(trajectory);
         group.expires_ms = now_ms + group.lease_ms;
+      }
+      for (const fake::Trajectory& trajectory : batch) {
+        const ModelReserved& group = *FindReserved(trajectory.group);
         result->pending |= group.members.size() < group.size;
       }
       for (const std::string& group : completed) {

@@ -100,21 +100,16 @@ TEST_F(VersionRegistryTest, PublishesNothingThatIsNotStored) {
 }
 
 TEST_F(VersionRegistryTest, RowsOfForgottenVersionsAreDeleted) {
-  // With URIs of 4 KB some 30,000 fit into kMaxVersionBytes; after that the oldest go, 256 at a time.
-  const std::string uri(kMaxUriBytes, 'u');
   std::vector<Database::Change> rows;
-  constexpr int64_t kPublished = 2 * static_cast<int64_t>(kMaxVersionBytes / kMaxUriBytes);
-  for (int64_t i = 0; i < kPublished; ++i) {
-    rows.push_back({Rows::kVersions, BigEndian(static_cast<uint64_t>(i)),
-                    EncodeVersion({.run_id = "r", .version = i, .step = i, .uri = uri})});
-    if (rows.size() < 1000 && i + 1 < kPublished) continue;
-    ASSERT_FALSE(database_->Write(rows).failed());
-    rows.clear();
-  }
+  constexpr int64_t kPublished = kMaxVersionsKept + 1000;
+  for (int64_t i = 0; i < kPublished; ++i)
+    rows.push_back(
+        {Rows::kVersions, BigEndian(static_cast<uint64_t>(i)), EncodeVersion({.run_id = "r", .version = i, .step = i})});
+  ASSERT_FALSE(database_->Write(rows).failed());
   ASSERT_FALSE(Restart().failed());
   const uint64_t kept = registry_->newest()->count();
-  EXPECT_GT(kept, static_cast<uint64_t>(kPublished) / 4);
-  EXPECT_LT(kept, static_cast<uint64_t>(kPublished) * 3 / 4);
+  EXPECT_LE(kept, kMaxVersionsKept);
+  EXPECT_GT(kept, kMaxVersionsKept - 1000);
   EXPECT_EQ(kept, RowCount());
   ASSERT_TRUE(registry_->Publish({.run_id = "r", .version = kPublished, .step = kPublished}).done());
   ASSERT_FALSE(Restart().failed());
