@@ -123,7 +123,7 @@ TEST_F(Traps, TimeoutZeroMeansNow) {
   const auto now = [](const char* what, auto call) {
     const auto begin = std::chrono::steady_clock::now();
     auto result = call();
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s) << what;
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s) << what;
     return result;
   };
   EXPECT_EQ(ErrorCode::kTimedOut, now("Sample", [&] { return Sample(1); }).error().code);
