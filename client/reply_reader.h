@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/codec.h"
+#include "schema/names.h"
 #include "schema/protocol.capnp.h"
 
 namespace replay {
@@ -37,7 +38,7 @@ inline Error Violation(std::string what) { return {ErrorCode::kProtocolViolation
 
 inline Error ErrorOf(schema::Reply::Reader reply) {
   const auto code = reply.getCode();
-  if (code > schema::ErrorCode::CLOSED)
+  if (static_cast<size_t>(code) >= kErrorCodeNames.size())
     return {ErrorCode::kInternal,
             "error " + std::to_string(static_cast<int>(code)) + " of a newer server: " + String(reply.getMessage())};
   return {static_cast<ErrorCode>(code), String(reply.getMessage()), ReasonOf(reply.getWaitReason())};

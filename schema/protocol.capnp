@@ -26,7 +26,7 @@ enum ErrorCode {
   keyReused @15;          # The key's batch was drawn with other arguments.
   closed @16;             # Nothing more is inserted into the buffer, and what it has cannot meet the request.
   storageFull @17;        # The disk has less free than storage.reserve_bytes: nothing was changed, try again later.
-  storageFailed @18;      # The disk refused; what was asked for is not stored.
+  storageFailed @18;      # The disk refused: whether it is stored all the same shows at the next start.
 }
 
 enum WaitReason {

@@ -129,8 +129,6 @@ ServerConfig ParseConfig(const std::string& text) {
   JsonConfig storage = root.Object("storage");
   config.storage_path = storage.Text("path", "");
   config.storage_reserve_bytes = storage.SizeBytes("reserve_bytes", 0);
-  if (storage.Has("reserve_bytes") && config.storage_path.empty())
-    storage.Fail("reserve_bytes", "needs storage.path, without which nothing is kept");
   storage.RefuseUnknown();
 
   JsonConfig limits = root.Object("limits");
@@ -158,6 +156,9 @@ ServerConfig ParseConfig(const std::string& text) {
 
 void CheckConfig(const ServerConfig& config) {
   if (config.listen.empty()) throw ConfigError("server.listen is empty: the daemon must listen somewhere");
+  if (config.storage_reserve_bytes > 0 && config.storage_path.empty())
+    throw ConfigError("storage.reserve_bytes is " + std::to_string(config.storage_reserve_bytes) +
+                      ": it needs storage.path, without which nothing is kept");
   std::vector<std::pair<const char*, std::string>> addresses;
   for (const std::string& text : config.listen) addresses.emplace_back("server.listen", text);
   if (!config.metrics_listen.empty()) addresses.emplace_back("server.metrics_listen", config.metrics_listen);

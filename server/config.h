@@ -9,7 +9,7 @@
 //                  "no_producer_after": "30s", "drain_timeout": "5s" },
 //     "memory":  { "limit": "4GiB" },                        default: 70 % of the cgroup's limit or of the machine's memory
 //     "storage": { "path": "/var/lib/replayd",               default: none, nothing outlives the daemon
-//                  "reserve_bytes": "1GiB" },                below so much free nothing is written; default: 5 %, at most 1GiB
+//                  "reserve_bytes": "1GiB" },                below so much free nothing is written; 0: 5 %, at most 1GiB
 //     "limits":  { "in_flight_bytes": "1GiB", "max_buffers": 64, "max_wait": "1h", "verify_checksums": true },
 //     "log":     { "level": "info" },
 //     "buffers": [ { "name": "rollouts", "policy": "positive_bias", "delta": 0.25, "capacity_items": 2268,

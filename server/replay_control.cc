@@ -228,6 +228,7 @@ Awaitable<Verdict> ReplayService::PublishOnControl(PolicyVersion& version) {
     verdict = co_await std::move(publish);
   if (!verdict.done()) co_return verdict;
   control().versions = next;
+  if (control().draining) co_return verdict;  // Nobody waits for it any more, and other threads may have ended.
   for (auto& thread : threads_) {
     Awaitable<void> install = InstallVersions(*thread, next);
     co_await RunOn(*thread, control(), std::move(install));
@@ -361,8 +362,9 @@ void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
   const uint64_t now_ms = MillisecondsOf(now);
   for (const auto& [name, host] : *thread.directory) {
     if (&host->home != &thread || !host->buffer) continue;
+    const bool changed = host->buffer->OnTime(now_ms);
     if (host->buffer->HoldsReservation()) host->last_produced = now;
-    if (host->buffer->OnTime(now_ms)) Pump(*host);
+    if (changed) Pump(*host);
   }
 }
 

@@ -8,7 +8,7 @@
 // never renewed. Complete is what has as many members as were announced; never what stands together in a request. Members are not
 // live: they are neither drawn nor retained, and only Buffer's counts of pending trajectories and bytes know them.
 //
-// Find O(1), NextOver and AnyHeld O(groups). About 250 bytes a group and 150 a member, beyond its frame. Belongs to its buffer's thread.
+// Find O(1), NextOver and AnyHeld O(groups). About 250 bytes a group and 150 a member, beyond its frame. Of its buffer's thread.
 
 #include <cstdint>
 #include <list>

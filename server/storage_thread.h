@@ -1,6 +1,6 @@
 #pragma once
 // What the daemon keeps on disk, and the one thread that may block on it. Without storage.path nothing is kept and there is no
-// such thread; the registry then belongs to the control thread.
+// such thread; the registry then belongs to the control thread. Open, Start and Stop are of the thread that owns this.
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
@@ -32,9 +32,11 @@ class StorageThread {
   Executor executor() { return context_.get_executor(); }
 
  private:
+  // Of runner_ once it runs.
   DataFolder folder_;
   std::unique_ptr<Database> database_;
   std::optional<VersionRegistry> versions_;
+
   asio::io_context context_{1};
   std::optional<asio::executor_work_guard<Executor>> work_;
   std::thread runner_;

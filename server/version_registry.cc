@@ -1,12 +1,17 @@
 #include "server/version_registry.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "server/log.h"
 #include "server/version_codec.h"
 
 namespace replay::server {
 namespace {
+
+constexpr size_t kDeletedAtOnce = 1'000;
 
 Verdict NotStored(const StorageError& error) {
   const bool full = error.problem == StorageProblem::kFull;
@@ -36,7 +41,7 @@ StorageError VersionRegistry::Load() {
   });
   if (error.failed()) return error;
   if (refused.failed()) return refused;
-  return rows_ > newest_->count() ? DeleteForgotten() : StorageError{};
+  return DeleteForgotten();
 }
 
 Verdict VersionRegistry::Publish(const PolicyVersion& version) {
@@ -52,21 +57,29 @@ Verdict VersionRegistry::Publish(const PolicyVersion& version) {
     ++rows_;
   }
   newest_ = std::move(next);
-  // The version is stored; what is in the way of deleting old rows is in the way of the next Publish, which says so.
-  if (rows_ > 2 * newest_->count()) DeleteForgotten();
+  if (rows_ > delete_above_) {
+    const StorageError error = DeleteForgotten();
+    if (error.failed()) Log(LogLevel::kWarning, "rows of forgotten policy versions stay", {{"error", error.message}});
+  }
   return Verdict::Done();
 }
 
 StorageError VersionRegistry::DeleteForgotten() {
   std::vector<Database::Change> deleted;
-  StorageError error = database_->ForEach(Rows::kVersions, "", [&](std::string_view key, std::string_view value) {
-    PolicyVersion version;
-    if (DecodeVersion(value, &version) && !newest_->Has(version))
-      deleted.push_back({Rows::kVersions, std::string(key), std::nullopt});
-    return true;
-  });
-  if (!error.failed()) error = database_->Write(deleted);
-  if (!error.failed()) rows_ -= deleted.size();
+  StorageError error;
+  if (rows_ > newest_->count())
+    error = database_->ForEach(Rows::kVersions, "", [&](std::string_view key, std::string_view value) {
+      PolicyVersion version;
+      if (DecodeVersion(value, &version) && !newest_->Has(version))
+        deleted.push_back({Rows::kVersions, std::string(key), std::nullopt});
+      return true;
+    });
+  for (size_t done = 0; done < deleted.size() && !error.failed(); done += kDeletedAtOnce) {
+    const auto some = std::span(deleted).subspan(done, std::min(kDeletedAtOnce, deleted.size() - done));
+    error = database_->Write(some);
+    if (!error.failed()) rows_ -= some.size();
+  }
+  delete_above_ = rows_ + newest_->count() + kDeletedAtOnce;  // Tried again then, also after an error.
   return error;
 }
 

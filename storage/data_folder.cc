@@ -43,6 +43,11 @@ std::string ReadLine(int fd) {
   return line.substr(0, line.find('\n'));
 }
 
+StorageError SyncFolder(const std::string& path) {
+  const File folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder.fd >= 0 && ::fsync(folder.fd) == 0 ? StorageError{} : Failed("cannot sync " + path);
+}
+
 bool WriteAll(int fd, std::string_view text) {
   return ::pwrite(fd, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
 }
@@ -69,10 +74,15 @@ DataFolder::~DataFolder() {
 
 StorageError DataFolder::Open(const std::string& path, uint64_t reserve_bytes) {
   path_ = path;
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Failed("cannot make the folder " + path);
+  if (::mkdir(path.c_str(), 0700) == 0) {
+    if (StorageError error = SyncFolder(path + "/.."); error.failed()) return error;
+  } else if (errno != EEXIST) {
+    return Failed("cannot make the folder " + path);
+  }
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return Failed("cannot open " + path);
   if (!S_ISDIR(status.st_mode)) return {StorageProblem::kIo, path + " is not a folder"};
+  if (StorageError error = CheckNobodyElses(); error.failed()) return error;
   if (StorageError error = Lock(); error.failed()) return error;
   reserve_bytes_ = reserve_bytes;
   if (reserve_bytes == 0)
@@ -87,6 +97,21 @@ StorageError DataFolder::HasRoomFor(uint64_t bytes) const {
   if (free >= reserve_bytes_ && free - reserve_bytes_ >= bytes) return {};
   return {StorageProblem::kFull, std::to_string(free) + " bytes are free at " + path_ + ", storage.reserve_bytes is " +
                                      std::to_string(reserve_bytes_) + ": nothing is written until there is more room"};
+}
+
+StorageError DataFolder::Sync() const { return SyncFolder(path_); }
+
+StorageError DataFolder::CheckNobodyElses() const {
+  std::error_code error;
+  std::string other;
+  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
+    const std::string name = entry.path().filename();
+    if (name == "FORMAT") return {};
+    if (name != "LOCK" && name != "FORMAT.new" && name != "lost+found") other = name;
+  }
+  if (error) return {StorageProblem::kIo, "cannot list " + path_ + ": " + error.message()};
+  if (other.empty()) return {};
+  return {StorageProblem::kFormat, path_ + " is not a data folder of replayd: it has no FORMAT, but " + other};
 }
 
 StorageError DataFolder::Lock() {
@@ -107,9 +132,10 @@ StorageError DataFolder::CheckFormat() {
   const std::string name = path_ + "/FORMAT", fresh = name + ".new";
   if (const File file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW)); file.fd >= 0) {
     const std::string line = ReadLine(file.fd);
+    const char* const end = line.data() + line.size();
     int format = 0;
-    if (!line.starts_with(kFormatWords) ||
-        std::from_chars(line.data() + kFormatWords.size(), line.data() + line.size(), format).ec != std::errc() || format < 1)
+    if (!line.starts_with(kFormatWords) || std::from_chars(line.data() + kFormatWords.size(), end, format).ptr != end ||
+        format < 1)
       return {StorageProblem::kFormat, name + " says \"" + line + "\": expected \"" + std::string(kFormatWords) + "1\""};
     if (format > kFormat)
       return {StorageProblem::kFormat, path_ + " has format " + std::to_string(format) +
@@ -117,21 +143,12 @@ StorageError DataFolder::CheckFormat() {
     return {};
   }
   if (errno != ENOENT) return Failed("cannot open " + name);
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
-    const std::string other = entry.path().filename();
-    if (other != "LOCK" && other != "FORMAT.new" && other != "lost+found")
-      return {StorageProblem::kFormat, path_ + " is not a data folder of replayd: it has no FORMAT, but " + other};
-  }
-  if (error) return {StorageProblem::kIo, "cannot list " + path_ + ": " + error.message()};
   // Whole or not at all.
   const File file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.fd < 0 || !WriteAll(file.fd, std::string(kFormatWords) + std::to_string(kFormat) + "\n"))
     return Failed("cannot write " + fresh);
   if (::rename(fresh.c_str(), name.c_str()) != 0) return Failed("cannot rename " + fresh);
-  const File folder(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.fd < 0 || ::fsync(folder.fd) != 0) return Failed("cannot sync " + path_);
-  return {};
+  return Sync();
 }
 
 }  // namespace replay

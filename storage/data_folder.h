@@ -6,8 +6,8 @@
 //   db/       RocksDB's, see database.h
 //
 // The lock ends with the process, however it ends: what a daemon that died left behind blocks nobody. A folder that has other
-// things in it, a newer format, or a disk that is full is refused before anything is written (RocksDB of Debian 12 can abort the
-// process when it opens a database on a full disk).
+// things in it is left alone; one with a newer format, or on a disk that is full, is refused before anything but LOCK is written
+// (RocksDB of Debian 12 can abort the process when it opens a database on a full disk).
 
 #include <cstdint>
 #include <string>
@@ -47,10 +47,13 @@ class DataFolder {
   const std::string& path() const { return path_; }
   uint64_t reserve_bytes() const { return reserve_bytes_; }
   void SetReserve(uint64_t bytes) { reserve_bytes_ = bytes; }
+  // That the files made in it are found again after a power cut.
+  StorageError Sync() const;
   // kFull if `bytes` more would leave less than the reserve.
   StorageError HasRoomFor(uint64_t bytes) const;
 
  private:
+  StorageError CheckNobodyElses() const;
   StorageError Lock();
   StorageError CheckFormat();
 

@@ -70,7 +70,7 @@ StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>*
   if (!status.ok()) return ErrorOf("cannot open", tables->path, status);
   tables->db.reset(opened);
   database->reset(new Database(folder, std::move(tables)));
-  return {};
+  return folder.Sync();
 }
 
 StorageError Database::Write(std::span<const Change> changes) {

@@ -5,8 +5,9 @@
 // RocksDB of Debian 12 can abort the process on a full disk. After a write that failed on the way, no other is tried: whether
 // its bytes are there shows only when the daemon starts again, and a later one must not be there without it.
 //
-// A flipped bit in the log is an error at Open and not, as by RocksDB's default, the silent end of what was written; a torn
-// tail, which a power cut may leave of a write that was not answered, is cut.
+// A flipped bit in a row of the log is an error at Open and not, as by RocksDB's default, the silent end of what was written; a
+// torn tail, which a power cut may leave of a write that was not answered, is cut. (In the header of a record a flipped bit can
+// still pass for such a tail.)
 //
 // One thread. All calls may block.
 

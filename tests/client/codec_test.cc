@@ -8,6 +8,7 @@
 #include <limits>
 #include <sstream>
 
+#include "schema/names.h"
 #include "schema/protocol.capnp.h"
 #include "server/buffer_options.h"
 #include "tests/support/fake_server.h"
@@ -57,6 +58,19 @@ TEST(EncodeSample, SaysTheBufferOfEachPartAndTheRankAlsoWithoutAConsumer) {
   EXPECT_STREQ(sample.getParts()[1].getBuffer().cStr(), "");
   EXPECT_EQ(sample.getParts()[0].getMinStaleness(), 0);
   EXPECT_EQ(sample.getParts()[1].getMinStaleness(), 4);
+}
+
+TEST(DecodeDone, KnowsEveryCodeThatTheServerMaySend) {
+  for (size_t code = 1; code < kErrorCodeNames.size(); ++code) {
+    const auto sent = static_cast<ErrorCode>(code);
+    const Result<Done> done = DecodeDone(Received(test::ErrorReply(1, sent, "why")));
+    ASSERT_FALSE(done);
+    EXPECT_EQ(done.error().code, sent);
+    EXPECT_EQ(done.error().ToString(), std::string(kErrorCodeNames[code]) + ": why");
+  }
+  const Result<Done> newer = DecodeDone(Received(test::ErrorReply(1, static_cast<ErrorCode>(kErrorCodeNames.size()), "why")));
+  EXPECT_EQ(newer.error().code, ErrorCode::kInternal);
+  EXPECT_NE(newer.error().message.find("of a newer server: why"), std::string::npos);
 }
 
 TEST(EncodeHistory, SaysWhatIsAskedForAndRefusesASourceThatIsTooLong) {

@@ -210,7 +210,7 @@ TEST_F(Held, AGroupComesInMemberByMemberFromSeveralClients) {
 
 TEST_F(Held, AGroupWhoseLastMemberNeverComesIsTold) {
   Value(client_.CreateBuffer("g", {.capacity_bytes = 1 << 20}));
-  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2, .lease = 300ms, .missing = MissingMembers::kRelease}));
+  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2, .lease = 2s, .missing = MissingMembers::kRelease}));
   const std::vector<Trajectory> member = {Member("p", 2, 1)};
   EXPECT_TRUE(Value(client_.InsertMembers("g", member, 5s)).pending);
   const Result<Batch> early = client_.Sample("g", Count(1), 0ms);
@@ -225,7 +225,7 @@ TEST_F(Held, AGroupWhoseLastMemberNeverComesIsTold) {
 
 TEST_F(Held, AGroupIsDroppedWithItsMembersWhenItsLeaseEnds) {
   Value(client_.CreateBuffer("g", {.capacity_bytes = 1 << 20}));
-  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2, .lease = 300ms, .missing = MissingMembers::kDrop}));
+  Value(client_.ReserveGroup("g", {.group_id = "p", .size = 2, .lease = 2s, .missing = MissingMembers::kDrop}));
   const std::vector<Trajectory> member = {Member("p", 2, 0)};
   EXPECT_TRUE(Value(client_.InsertMembers("g", member, 5s)).pending);
   EXPECT_EQ(1u, Stats("g").pending);

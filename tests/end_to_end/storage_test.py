@@ -4,10 +4,11 @@ import json
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 import pytest
 
@@ -34,7 +35,7 @@ def ends(data, **storage):
     config.write_text(
         json.dumps(
             {
-                "server": {"listen": [f"unix:{around}/replayd.sock"], "metrics_listen": ""},
+                "server": {"listen": [f"unix:{around}/replayd.sock"], "metrics_listen": "", "max_connections": 16},
                 "memory": {"limit": "64MiB"},
                 "storage": {"path": str(data), **storage},
             }
@@ -153,14 +154,59 @@ def test_settings_of_storage_are_checked():
         config.flush()
         done = subprocess.run([binary("replayd"), "--config", config.name, "--check-config"], capture_output=True, text=True)
     assert done.returncode == CONFIG
-    assert 'storage.reserve_bytes is "1GiB": needs storage.path, without which nothing is kept' in done.stderr
+    assert "storage.reserve_bytes is 1073741824: it needs storage.path, without which nothing is kept" in done.stderr
 
 
-def test_sigterm_while_versions_are_published_ends_in_order(data):
-    with Daemon(storage={"path": str(data)}) as daemon:
-        publish(daemon, 1)
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(30) == 0
-        daemon.process = None
+def test_what_was_acknowledged_before_sigterm_is_there(data):
+    with Daemon(server={"io_threads": 2}, storage={"path": str(data)}) as daemon:
+        acknowledged = []
+
+        def publish_until_refused():
+            for version in range(1, 10_000):
+                if publish(daemon, version, check=False).returncode != 0:
+                    return
+                acknowledged.append((version, 10 * version))
+
+        publisher = threading.Thread(target=publish_until_refused)
+        publisher.start()
+        while len(acknowledged) < 5:
+            time.sleep(0.01)
+            assert publisher.is_alive()
+        daemon.stop()
+        publisher.join()
         daemon.start()
-        assert versions(daemon) == [(1, 10)]
+        stored = versions(daemon)
+        # The last may have been stored, and its answer cut off.
+        assert stored[: len(acknowledged)] == acknowledged and len(stored) <= len(acknowledged) + 1
+
+
+@pytest.fixture
+def small_disk(data):
+    """The path of a file system of 64 MiB."""
+    data.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", data], check=True)
+    yield data
+    subprocess.run(["umount", data], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_a_full_disk_refuses_and_recovers_by_itself(small_disk):
+    folder, ballast = small_disk / "data", small_disk / "ballast"
+    with Daemon(storage={"path": str(folder), "reserve_bytes": "16MiB"}) as daemon:
+        for round_number in range(1, 6):
+            publish(daemon, 2 * round_number)
+            ballast.write_bytes(bytes(50 << 20))
+            refused = publish(daemon, 2 * round_number + 1, check=False)
+            assert refused.returncode == FAILED
+            assert "storage_full" in refused.stderr and "storage.reserve_bytes is 16777216" in refused.stderr
+            assert versions(daemon)[-1] == (2 * round_number, 20 * round_number), "reading goes on"
+            if round_number == 5:
+                daemon.kill()
+                code, why = ends(folder, reserve_bytes="16MiB")
+                assert code == IO and "nothing is written until there is more room" in why
+                ballast.unlink()
+                daemon.start()
+            else:
+                ballast.unlink()
+            publish(daemon, 2 * round_number + 1)
+        assert [version for version, _ in versions(daemon)] == list(range(2, 12))

@@ -77,11 +77,11 @@ struct Batch {
   bool planned = false;                      // Drawn before, for this consumer and step: counted then.
   std::vector<uint32_t> group_sizes;         // Where the buffer's unit is the group: the draws of each, one behind the other.
   uint64_t lease = 0;                        // Where the buffer holds what is drawn: for Acknowledge.
-  // n of each part, or of the batch that has none: trajectories (or groups) that could be drawn when it began. Empty: an older server.
+  // n of each part, or of the batch that has none: trajectories (or groups) it could draw when it began. Empty: an older server.
   std::vector<uint64_t> candidates;
   // (n * probability)^-beta, 1 for a uniform draw (Schaul et al. 2016, arXiv 1511.05952, section 3.4). Not divided by the batch's
   // largest, as they do to bound it: that changes with who else was drawn, and beta = 1 would no longer make the mean over a part
-  // that over its candidates. Means nothing for lifo and fifo, which do not draw at random. NaN: n is not known.
+  // that over its candidates. Means nothing for lifo, fifo, epoch and unused_first: they have their order. NaN: n is not known.
   double importance_weight(const Draw& draw, double beta = 1) const;
   const TrajectoryView& trajectory(const Draw& draw) const { return trajectories[draw.frame]; }
 };

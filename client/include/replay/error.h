@@ -28,7 +28,7 @@ enum class ErrorCode : uint8_t {  // Same order as the protocol's.
   kKeyReused,      // Sample with a consumer: the step's batch was drawn with other arguments.
   kClosed,         // Nothing more is inserted into the buffer, and what it has cannot meet the request.
   kStorageFull,    // The server's disk has too little free: nothing was changed, try again later.
-  kStorageFailed,  // The server's disk refused; what was asked for is not stored.
+  kStorageFailed,  // The server's disk refused: whether it is stored all the same shows when the server starts again.
   // Of the client itself:
   kOutcomeUnknown,  // The request was sent and no reply came: it may or may not have been done.
   kContentLost,     // The server restarted empty since the last reply: what it held in memory is gone.
