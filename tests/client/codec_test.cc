@@ -63,12 +63,13 @@ TEST(EncodeSample, SaysTheBufferOfEachPartAndTheRankAlsoWithoutAConsumer) {
 TEST(DecodeDone, KnowsEveryCodeThatTheServerMaySend) {
   for (size_t code = 1; code < kErrorCodeNames.size(); ++code) {
     const auto sent = static_cast<ErrorCode>(code);
-    const Result<Done> done = DecodeDone(Received(test::ErrorReply(1, sent, "why")));
+    const Result<Done> done = DecodeDone(Received(testing::ErrorReply(1, sent, "why")));
     ASSERT_FALSE(done);
     EXPECT_EQ(done.error().code, sent);
     EXPECT_EQ(done.error().ToString(), std::string(kErrorCodeNames[code]) + ": why");
   }
-  const Result<Done> newer = DecodeDone(Received(test::ErrorReply(1, static_cast<ErrorCode>(kErrorCodeNames.size()), "why")));
+  const Result<Done> newer =
+      DecodeDone(Received(testing::ErrorReply(1, static_cast<ErrorCode>(kErrorCodeNames.size()), "why")));
   EXPECT_EQ(newer.error().code, ErrorCode::kInternal);
   EXPECT_NE(newer.error().message.find("of a newer server: why"), std::string::npos);
 }
