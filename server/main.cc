@@ -1,7 +1,7 @@
 // replayd: the replay-buffer daemon.
 //
-// Exit codes, from sysexits: 0 stopped as asked, 64 usage, 69 an address cannot be bound, 70 internal, 74 the disk is full, refuses,
-// or what is on it is damaged, 75 another process has the data folder, 76 its format is not known, 78 configuration.
+// Exit codes, from sysexits: 0 stopped as asked, 64 usage, 69 an address cannot be bound, 70 internal, 74 the disk is full or
+// refuses, or what is on it is damaged, 75 another process has the data folder, 76 its format is not known, 78 configuration.
 
 #include <pthread.h>
 #include <signal.h>

@@ -11,6 +11,7 @@
 
 #include "client/cli/json_reader.h"
 #include "client/cli/json_text.h"
+#include "schema/column.h"
 
 namespace replay::cli {
 namespace {
@@ -122,13 +123,6 @@ std::vector<int64_t> ReadSizes(const std::string& field, const Value& value) {
                               [](const std::string& at, const Value& entry) { return ReadInteger<int64_t>(at, entry, 0); });
 }
 
-// Bytes of a value.
-int64_t WidthOf(ColumnType type) {
-  int64_t width = 2;
-  VisitType(type, [&width](auto of_type) { width = sizeof of_type; });
-  return width;
-}
-
 // `field`: "columns.ref_logprobs", or empty where a column stands by itself.
 Column ReadOne(const std::string& field, const std::string& name, const Value& value) {
   static const auto kTypes = NamesUpTo<ColumnType, ColumnType::kF64>();
@@ -158,7 +152,7 @@ Column ReadOne(const std::string& field, const std::string& name, const Value& v
   if (const Value* shape = find("shape"))
     column.shape = ReadSizes(at("shape"), *shape);
   else
-    column.shape = {static_cast<int64_t>(column.bytes.size()) / WidthOf(column.type)};
+    column.shape = {static_cast<int64_t>(column.bytes.size()) / WidthOf(static_cast<FrameColumn::Type>(column.type))};
   if (const Value* offsets = find("offsets")) column.offsets = ReadSizes(at("offsets"), *offsets);
   return column;
 }

@@ -2,7 +2,7 @@
 // 10^3 to 10^7 items. See --help.
 //
 //   ns per draw      of a trajectory in a batch of 256, all bookkeeping and frame references included
-//   ns per insert    of a trajectory in a request of its own (or of its group) into a full buffer, the eviction it causes included
+//   ns per insert    of a trajectory in a request of its own (or its group's) into a full buffer, the eviction it causes included
 //   bytes per item   what the index says of itself, and the header of the frame
 //   heap per item    what the allocator says that the whole buffer takes, without the 64 bytes of each frame. Its own overhead,
 //                    which is small for frames of a real size, counts in both.
@@ -10,9 +10,9 @@
 // Each cell is a buffer that has lived with its selector and retention: filled, then replaced in part, then drawn from and
 // inserted into in turns, four draws an insert. Its items are of about 100 policy versions, half of them correct, with random
 // priorities where the selector weighs by them, and with rewards that rise as training goes on, so that also what the highest
-// rewards are changes at a steady rate. Beside items, a view (`correct = yes`, half of them, by a selector of its own) and groups
-// of 8 are drawn, with retention fifo unless asked otherwise. Every item has a frame of its own, of 64 bytes, so that the caches see what they would
-// see in a server. positive_bias and best keep a quarter for older items.
+// rewards are changes at a steady rate. Beside items, a view (`correct = yes`, half of them, by a selector of its own) and
+// groups of 8 are drawn, with retention fifo unless asked otherwise. Every item has a frame of its own, of 64 bytes, so that the
+// caches see what they would see in a server. positive_bias and best keep a quarter for older items.
 //
 // Two baselines say what the machine takes for memory of such a size, whatever the decision:
 //
