@@ -978,11 +978,11 @@ TEST(MetricsPort, LetsTheOldestOfManyConnectionsGo) {
 TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZero) {
   Daemon daemon(Options({.buffers = R"([
       {"name": "rollouts"},
-      {"name": "paced", "max_staleness": 0, "replay_ratio": 1.0, "max_draws_per_sample": 1, "max_insert": 1}])"}));
+      {"name": "paced", "max_staleness": 0, "replay_ratio": 1.0, "max_draws_per_sample": 1, "max_insert": 2}])"}));
   RawClient idle(daemon.address(), true);
   int inserted = 0;
   while (idle.Call(InsertBytes({.buffer = "paced"}, {MakeTrajectory({.id = std::to_string(inserted)})})).ok()) ++inserted;
-  // By the verb, each on a connection of its own.
+  // By the verb, each on a connection of its own, and each waits in whatever order they arrive.
   const std::map<std::string, Bytes> calls = {
       {"Sample", SampleBytes({.timeout_ms = 600'000})},
       {"Sample from two", RequestBytes(3, 600'000,
@@ -1019,11 +1019,22 @@ TEST_P(Protocol, ADaemonThatIsAskedToStopTellsThoseWhoWaitAndLeavesWithStatusZer
     ASSERT_TRUE(client->second.Send(request));
   }
   const auto waiters = [&] {
-    return idle.Call(RequestBytes(5, 0, [](auto r) { r.initWaiters(); })).get().getWaiters().getWaiters().size();
+    const RawReply reply = idle.Call(RequestBytes(5, 0, [](auto r) { r.initWaiters(); }));
+    std::multiset<std::string> each;
+    for (const auto& waiter : reply.get().getWaiters().getWaiters())
+      each.insert(std::string(waiter.getVerb().cStr()) + " of \"" + waiter.getBuffer().cStr() + "\"");
+    std::string all;
+    for (const std::string& waiter : each) all += (all.empty() ? "" : ", ") + waiter;
+    return all;
   };
+  const std::string everyone = R"(Admit of "paced", Insert of "paced", ReserveGroup of "paced", )"
+                               R"(Sample of "rollouts", Sample of "rollouts", WaitVersion of "")";
   const auto until = steady_clock::now() + kReplyDeadline;
-  while (waiters() < calls.size() && steady_clock::now() < until) std::this_thread::yield();
-  ASSERT_EQ(calls.size(), waiters());
+  while (waiters() != everyone && steady_clock::now() < until) std::this_thread::yield();
+  std::string answered;
+  for (auto& [name, client] : waiting)
+    if (client.Readable(milliseconds(0))) answered += name + ": " + client.Receive().ToString() + "\n";
+  ASSERT_EQ(everyone, waiters()) << answered;
   kill(daemon.pid(), SIGTERM);
   for (auto& [name, client] : waiting)
     EXPECT_EQ(std::string("3 unavailable draining: ") + (name == "Sample from two" ? "buffer \"rollouts\": " : "") +
