@@ -314,11 +314,11 @@ class Buffer {
   Verdict Acknowledge(const AcknowledgeRequest& request, uint32_t* count);
   // A connection ends: what it holds is given back. True if it held anything.
   bool EndLeasesOf(uint64_t holder);
-  // reservations.h. kWait: staleness, for admission.
-  Verdict Reserve(const ReserveRequest& request, ReserveResult* result);
+  // reservations.h. kWait: staleness, for admission; also if it has to be admitted and `behind_others` wait for that.
+  Verdict Reserve(const ReserveRequest& request, ReserveResult* result, bool behind_others = false);
   bool HoldsReservation() const;  // by a lease that has not ended
-  // kWait, with the result filled in: staleness.
-  Verdict Admit(const AdmitRequest& request, AdmitResult* result) const;
+  // kWait, with the result filled in: staleness. `behind_others`: as in Reserve.
+  Verdict Admit(const AdmitRequest& request, AdmitResult* result, bool behind_others = false) const;
 
   // Checks the options and evicts what no longer fits: with reason capacity, bytes or max_draws. "" or the error; nothing has
   // changed then. A raised capacity brings nothing back; a new correct_threshold is for later inserts only.

@@ -95,7 +95,7 @@ std::string Buffer::State::WhyReserveRefused(const ReserveRequest& request) cons
   return "";
 }
 
-Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result) {
+Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result, bool behind_others) {
   State& s = *state_;
   *result = {};
   const Key128 key = HashId(request.group_id);
@@ -123,7 +123,7 @@ Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result) {
                              to_string(s.reservations.size()) + " groups are reserved: no more are allowed");
     if (request.batch > 0) {
       AdmitResult admission;
-      const Verdict admitted = Admit({.count = request.size, .batch = request.batch}, &admission);
+      const Verdict admitted = Admit({.count = request.size, .batch = request.batch}, &admission, behind_others);
       if (!admitted.done()) return admitted;
     }
     group = s.reservations.Add({.key = key,
@@ -275,7 +275,7 @@ Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult*
 
 // --- Admission -----------------------------------------------------------------------------------------------------------
 
-Verdict Buffer::Admit(const AdmitRequest& request, AdmitResult* result) const {
+Verdict Buffer::Admit(const AdmitRequest& request, AdmitResult* result, bool behind_others) const {
   const State& s = *state_;
   const std::optional<int64_t> max_staleness = request.max_staleness ? request.max_staleness : s.options.max_staleness;
   if (request.batch == 0) return Verdict::Failed(ErrorCode::kInvalidArgument, "batch is 0: it must be at least 1");
@@ -295,7 +295,8 @@ Verdict Buffer::Admit(const AdmitRequest& request, AdmitResult* result) const {
                                                             to_string(allowed) +
                                                             " = (max_staleness + 1) * batch are ever "
                                                             "admitted");
-  return request.count > 0 && result->credits < request.count ? Verdict::Wait(WaitReason::kStaleness) : Verdict::Done();
+  const bool waits = request.count > 0 && (behind_others || result->credits < request.count);
+  return waits ? Verdict::Wait(WaitReason::kStaleness) : Verdict::Done();
 }
 
 }  // namespace replay::server

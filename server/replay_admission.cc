@@ -16,6 +16,7 @@ struct AdmissionWaiter : Waiter {
     buffer = host.name;
   }
   WaitReason Reason() const override { return WaitReason::kStaleness; }
+  bool BehindOthers() const { return !host.admit_waiters.empty() && host.admit_waiters.front() != this; }
   std::string WhyFor(const AdmitRequest& request) const {
     AdmitResult now;
     if (!host.buffer || !host.buffer->Admit(request, &now).waits()) return "waits behind earlier calls for admission";
@@ -31,7 +32,7 @@ struct ReserveWaiter final : AdmissionWaiter {
   ReserveWaiter(BufferHost& buffer_host, ReserveCall& waiting_call, const Caller& caller)
       : AdmissionWaiter(buffer_host, caller, Verb::kReserveGroup), call(waiting_call) {}
   bool Attempt() override {
-    call.verdict = host.buffer->Reserve(call.request, &call.result);
+    call.verdict = host.buffer->Reserve(call.request, &call.result, BehindOthers());
     return !call.verdict.waits();
   }
   std::string Why() const override { return WhyFor({.count = call.request.size, .batch = call.request.batch}); }
@@ -42,7 +43,7 @@ struct AdmitWaiter final : AdmissionWaiter {
   AdmitWaiter(BufferHost& buffer_host, AdmitCall& waiting_call, const Caller& caller)
       : AdmissionWaiter(buffer_host, caller, Verb::kAdmit), call(waiting_call) {}
   bool Attempt() override {
-    call.verdict = host.buffer->Admit(call.request, &call.result);
+    call.verdict = host.buffer->Admit(call.request, &call.result, BehindOthers());
     return !call.verdict.waits();
   }
   std::string Why() const override { return WhyFor(call.request); }
@@ -56,9 +57,8 @@ Awaitable<void> ReplayService::AdmissionAtHome(BufferHost& host, Call& call, Cal
     co_return;
   }
   WaiterType waiter(host, call, caller);
-  // What renews, ends or only asks never waits behind others.
-  const bool may_overtake = host.admit_waiters.empty() || !call.MayWait();
-  if (may_overtake && waiter.Attempt()) {
+  // Whoever waits: what renews, ends, only asks or can never be met is decided here.
+  if (waiter.Attempt()) {
     if (call.verdict.done()) Pump(host);
     co_return;
   }

@@ -117,14 +117,12 @@ struct ReserveCall {
   ReserveRequest request;
   ReserveResult result = {};
   Verdict verdict = {};
-  bool MayWait() const { return request.action == ReserveRequest::Action::kReserve && request.batch > 0; }
 };
 
 struct AdmitCall {
   AdmitRequest request;
   AdmitResult result = {};
   Verdict verdict = {};
-  bool MayWait() const { return request.count > 0; }
 };
 
 // What kNotFound says of a buffer: "there is no buffer \"rollouts\"".

@@ -290,6 +290,39 @@ TEST_F(Held, GenerationWaitsForAdmissionAndGoesOnWhenABatchIsUsed) {
   EXPECT_EQ(0, Value(client_.Admit("q", {.batch = 2})).credits);
 }
 
+TEST_F(Held, WhatNeedsNoAdmissionIsAnsweredAtOnceWhoeverWaitsForIt) {
+  Value(client_.CreateBuffer("q", {.capacity_bytes = 1 << 20, .max_staleness = 0}));
+  Insert(0, 2);
+  const Reservation reservation{.group_id = "p", .size = 2, .batch = 4};
+  Value(client_.ReserveGroup("q", reservation));
+  auto waiting = std::async(std::launch::async, [this] { return client_.Admit("q", {.count = 1, .batch = 2}, 60s); });
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (Value(client_.Waiters("q")).empty() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(2ms);
+  ASSERT_EQ(1u, Value(client_.Waiters("q")).size());
+  // Asked for again it is renewed: its members are admitted already.
+  const Result<ReservedGroup> renewed = client_.ReserveGroup("q", reservation);
+  EXPECT_TRUE(renewed) << renewed.error().ToString();
+  // What can never be met is told so.
+  const Result<ReservedGroup> empty = client_.ReserveGroup("q", {.group_id = "x", .size = 0, .batch = 100});
+  ASSERT_FALSE(empty);
+  EXPECT_EQ(ErrorCode::kInvalidArgument, empty.error().code) << empty.error().ToString();
+  const Result<ReservedGroup> larger = client_.ReserveGroup("q", {.group_id = "x", .size = 9, .batch = 8});
+  ASSERT_FALSE(larger);
+  EXPECT_EQ(ErrorCode::kInvalidArgument, larger.error().code) << larger.error().ToString();
+  const Result<Admission> many = client_.Admit("q", {.count = 9, .batch = 8});
+  ASSERT_FALSE(many);
+  EXPECT_EQ(ErrorCode::kInvalidArgument, many.error().code) << many.error().ToString();
+  // What could be met waits for its turn.
+  const Result<Admission> small = client_.Admit("q", {.count = 1, .batch = 100});
+  ASSERT_FALSE(small);
+  EXPECT_EQ("waits behind earlier calls for admission", small.error().message);
+  const Result<ReservedGroup> group = client_.ReserveGroup("q", {.group_id = "x", .size = 1, .batch = 100});
+  ASSERT_FALSE(group);
+  EXPECT_EQ("waits behind earlier calls for admission", group.error().message);
+  Value(client_.DropBuffer("q"));
+  EXPECT_EQ(ErrorCode::kBufferDropped, waiting.get().error().code);
+}
+
 TEST_F(Held, ADroppedBufferEndsTheWaitForAdmission) {
   Value(client_.CreateBuffer("q", {.capacity_bytes = 1 << 20, .max_staleness = 0}));
   Insert(0, 2);
