@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <new>
 #include <random>
+#include <stdexcept>
 
 #include "schema/huge_heap.h"
 
@@ -36,14 +37,29 @@ uint64_t ProcessSeed() {
   return seed;
 }
 
+// By their places.
+std::atomic<MemoryBudget*> budgets[MemoryBudget::kMost + 1];
+
+uint16_t PlaceOf(MemoryBudget* budget) {
+  for (uint16_t place = 1; place <= MemoryBudget::kMost; ++place) {
+    MemoryBudget* nobody = nullptr;
+    if (budgets[place].compare_exchange_strong(nobody, budget)) return place;
+  }
+  throw std::length_error("more than " + std::to_string(MemoryBudget::kMost) + " memory budgets");
+}
+
 }  // namespace
+
+MemoryBudget::MemoryBudget(int64_t limit_bytes) : limit_bytes_(limit_bytes), place_(PlaceOf(this)) {}
+MemoryBudget::~MemoryBudget() { budgets[place_] = nullptr; }
 
 Frame Frame::Allocate(uint64_t size, MemoryBudget* budget) {
   void* memory = std::malloc(sizeof(Block) + size);
   if (memory == nullptr) throw std::bad_alloc();
   NoteBlock(memory);
   Frame frame;
-  frame.block_ = new (memory) Block{{1}, static_cast<uint32_t>(size), budget};
+  frame.block_ =
+      new (memory) Block{.owners = 1, .size = static_cast<uint32_t>(size), .budget = budget ? budget->place_ : uint16_t{0}};
   return frame;
 }
 
@@ -54,7 +70,7 @@ Frame Frame::CopyOf(std::span<const uint8_t> bytes) {
 }
 
 void Frame::Free(Block* block) {
-  if (block->budget) block->budget->Release(block->size);
+  if (block->budget) budgets[block->budget].load(std::memory_order_relaxed)->Release(block->size);
   std::free(block);
 }
 

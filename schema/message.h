@@ -31,7 +31,12 @@ inline constexpr uint64_t kMinFrameBytes = kFrameTableBytes + 8 + kChecksumBytes
 // budget holds before the bytes exist. Any thread.
 class MemoryBudget {
  public:
-  explicit MemoryBudget(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  static constexpr uint32_t kMost = 1024;  // at a time, in a process
+
+  explicit MemoryBudget(int64_t limit_bytes);
+  ~MemoryBudget();
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
   bool TryReserve(int64_t bytes) {
     if (used_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes <= limit_bytes_) return true;
     used_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
@@ -42,7 +47,9 @@ class MemoryBudget {
   int64_t limit_bytes() const { return limit_bytes_; }
 
  private:
+  friend class Frame;
   const int64_t limit_bytes_;
+  const uint16_t place_;  // of all budgets, from 1: what blocks know it by
   std::atomic<int64_t> used_bytes_{0};
 };
 
@@ -73,6 +80,14 @@ class Frame {
   std::span<const uint8_t> bytes() const { return {data(), size()}; }
   uint8_t* mutable_data() { return reinterpret_cast<uint8_t*>(block_ + 1); }  // Only while there is one owner.
 
+  // What it is known by where frames are kept; 0 until it is given one, by its only owner.
+  uint64_t number() const { return uint64_t{block_->number_high} << 32 | block_->number_low; }
+  void SetNumber(uint64_t number) const {
+    block_->number_low = static_cast<uint32_t>(number);
+    block_->number_high = static_cast<uint16_t>(number >> 32);
+  }
+  static constexpr uint64_t kMaxNumber = (uint64_t{1} << 48) - 1;  // nine years of a million a second
+
   // Fetches the header, with the size and the owners, for whoever takes or ends a reference soon.
   void Prefetch() const { __builtin_prefetch(block_, 1); }
 
@@ -83,7 +98,9 @@ class Frame {
   struct alignas(16) Block {
     std::atomic<uint32_t> owners;
     uint32_t size;  // kMaxFrameBytes fits
-    MemoryBudget* budget;
+    uint32_t number_low = 0;
+    uint16_t number_high = 0;
+    uint16_t budget;  // its place; 0: none
   };
   static void Free(Block* block);
   Block* block_ = nullptr;

@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "server/archive.h"
 #include "server/buffer.h"
 #include "server/cohorts.h"
 #include "server/item_table.h"
@@ -60,6 +61,7 @@ class Breakdown {
   // `window`: that of the last Sample, if there was one.
   void Show(const Sources& sources, const Cohorts& cohorts, const std::optional<StepWindow>& window, BufferStats* stats) const;
 
+  void Persist(Archive& archive) { archive(inserted_, removed_, tallies_, rows_, source_room_); }
   uint64_t memory_bytes() const { return tallies_.capacity() * sizeof(uint32_t); }
   // Dies with a message if a count contradicts another or the items. `cohort_of` a slot. O(items + cohorts).
   void CheckInvariants(const ItemTable& items, const std::function<uint32_t(uint32_t)>& cohort_of, uint64_t accepted,
@@ -71,6 +73,7 @@ class Breakdown {
   struct Removed {
     Tallies tallies{};
     std::array<uint64_t, kDraws> draws{};
+    void Persist(Archive& archive) { archive(tallies, draws); }
   };
 
   static uint32_t SourceOf(const Item& item) { return item.source < kSources ? item.source : 0; }

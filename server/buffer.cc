@@ -5,6 +5,7 @@
 
 #include "server/buffer_state.h"
 #include "server/check.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -36,6 +37,7 @@ Buffer::~Buffer() = default;
 const std::string& Buffer::name() const { return state_->name; }
 const BufferOptions& Buffer::options() const { return state_->options; }
 uint64_t Buffer::live() const { return state_->items.live(); }
+uint64_t Buffer::now_ms() const { return state_->now_ms; }
 
 // --- Who stays -----------------------------------------------------------------------------------------------------------
 
@@ -169,18 +171,24 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   const auto refuse = [&](ErrorCode code, std::string message) {
     s.offered += count;
     s.rejected += count;
+    s.NoteLook(request, count, /*is_duplicate=*/false);
     return Verdict::Failed(code, std::move(message));
   };
 
   *result = {};
   result->level = s.store.level();
+  bool looked = false;  // and the look changed something
+  const auto wait = [&] {
+    if (looked) s.NoteLook(request, 0, /*is_duplicate=*/false);
+    return Verdict::Wait(WaitReason::kPacing);
+  };
   const bool has_receipt = request.writer != Key128{};
   const uint32_t fingerprint = has_receipt ? FingerprintOf(request.facts) : 0;
   if (has_receipt) {
     if (request.sequence == 0)
       return refuse(ErrorCode::kInvalidArgument, "sequence is 0: a writer numbers its requests from 1");
     Receipt receipt;
-    switch (s.receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt)) {
+    switch (s.receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt, &looked)) {
       case Receipts::Answer::kNew:
         break;
       case Receipts::Answer::kDuplicate:
@@ -195,6 +203,7 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
         result->refused = static_cast<uint32_t>(count - receipt.count);
         result->duplicate = true;
         result->live = s.items.live();
+        s.NoteLook(request, count, /*is_duplicate=*/true);
         return Verdict::Done();
       case Receipts::Answer::kExpired:
         return refuse(ErrorCode::kWriterExpired, "sequence " + to_string(request.sequence) +
@@ -215,7 +224,7 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
     ErrorCode code;
     std::string why = s.WhyPartialRefused(request, &code);
     if (!why.empty()) return refuse(code, std::move(why));
-    if (Verdict verdict = s.InsertMembers(request, result); !verdict.done()) return verdict;
+    if (!s.InsertMembers(request, result).done()) return wait();
   } else {
     if (!s.MayInsert(request, stored)) {
       ErrorCode code;
@@ -223,7 +232,8 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
       if (!why.empty()) return refuse(code, std::move(why));
     }
     const uint64_t available = s.pacing.paces() ? s.Available() : 0;
-    if (stored > 0 && s.pacing.InsertMustWait(stored, available)) return Verdict::Wait(WaitReason::kPacing);
+    if (stored > 0 && s.pacing.InsertMustWait(stored, available)) return wait();
+    s.BeginNote(request);
     result->count = static_cast<uint32_t>(stored);
     if (stored > 0) {
       result->first_item = s.items.next_number();
@@ -241,6 +251,7 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   if (s.unit_cohorts.expired() > 0) s.EvictStale();
   s.Retain();
   result->live = s.items.live();
+  s.EndNote();
   return Verdict::Done();
 }
 
@@ -248,7 +259,11 @@ void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequen
   state_->offered += trajectories;
   state_->rejected += trajectories;
   Receipt receipt;
-  if (writer != Key128{}) state_->receipts.Look(writer, sequence, 0, &receipt);
+  if (writer != Key128{} && sequence > 0) state_->receipts.Look(writer, sequence, 0, &receipt);
+  InsertRequest look;
+  look.writer = writer;
+  look.sequence = sequence;
+  state_->NoteLook(look, trajectories, /*is_duplicate=*/false);
 }
 
 uint32_t Buffer::CountStored(const InsertRequest& request) const {
@@ -296,6 +311,7 @@ void Buffer::AddCost(const CostReport& cost) {
   sum.trained_tokens += cost.trained_tokens;
   if (cost.workers > 0) sum.workers = cost.workers;  // As last reported, not a sum.
   if (cost.trainers > 0) sum.trainers = cost.trainers;
+  state_->Note(Operation::kCost, cost);
 }
 
 }  // namespace replay::server

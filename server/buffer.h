@@ -41,6 +41,7 @@
 #include "server/buffer_options.h"
 #include "server/columns.h"
 #include "server/histogram.h"
+#include "server/journal.h"
 #include "server/policy_versions.h"
 #include "server/verdict.h"
 #include "storage/store.h"
@@ -329,9 +330,24 @@ class Buffer {
   bool OnTime(uint64_t now_ms);
   void AddCost(const CostReport& cost);
 
+  // Whoever held what was drawn is gone, as after a restart: all of it is given back.
+  void EndAllLeases();
+
+  // The whole state, but for the bytes of the frames. Load: null, and `error`, if the bytes are not of such a state or a frame is
+  // missing. A buffer that was loaded decides as the saved one would have.
+  // `frames`, if given, gets the numbers of those it names, some more than once.
+  void Save(std::string* bytes, std::vector<uint64_t>* frames = nullptr) const;
+  static std::unique_ptr<Buffer> Load(std::string_view bytes, FrameSource* frames, std::string* error);
+  // From here on what it decides is written there; null: nowhere. New frames are numbered as they come.
+  void SetJournal(Journal* journal);
+  // Decides again what a record says; records[0] is the next one and is taken off. "" or why it cannot be: the buffer is then of no
+  // use any more.
+  std::string Replay(std::string_view* records, FrameSource* frames);
+
   const std::string& name() const;
   const BufferOptions& options() const;
   uint64_t live() const;
+  uint64_t now_ms() const;  // as OnTime said last
   BufferStats Stats() const;
   // Dies with a message if an invariant does not hold. O(items).
   void CheckInvariants() const;

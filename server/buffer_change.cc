@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/buffer_state.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -15,6 +16,7 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   *revision = s.items.revision(slot);
   if (update.revision && *update.revision != *revision) return UpdateOutcome::kOtherRevision;
   *revision = s.items.NextRevision(slot);
+  for (const Frame& column : update.columns) s.Number(column);
   const uint32_t unit = s.UnitOf(slot);
   const Item& row = s.units[unit];
   const bool ranked = update.reward && s.ranks() && row.positive;
@@ -33,6 +35,7 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   if (s.prompts) s.ReviewPrompts();
   if (row.positive && !s.ranks() && row.outcome() != Outcome::kCorrect) s.RemoveUnit(unit, RemoveReason::kCapacity);
   s.Retain();
+  s.Note(Operation::kUpdate, update);
   return UpdateOutcome::kDone;
 }
 
@@ -108,6 +111,7 @@ bool Buffer::OnTime(uint64_t now_ms) {
   State& s = *state_;
   s.now_ms = std::max(s.now_ms, now_ms);
   bool changed = false;
+  const size_t marks_before = s.marks.size();
   if (s.leases.size() > 0) {
     const uint64_t before = s.leases.size();
     const std::vector<Leases::Unit> ended = s.leases.CloseExpired(s.now_ms);
@@ -118,6 +122,7 @@ bool Buffer::OnTime(uint64_t now_ms) {
   if (s.reservations.size() > 0) changed |= s.EndReservations();
   if (s.options.max_age_ms > 0) changed |= s.EvictAged();
   if (changed) s.Retain();
+  if (changed || s.marks.size() != marks_before) s.Note(Operation::kTime);
   return changed;
 }
 
@@ -178,14 +183,23 @@ std::string Buffer::Alter(BufferOptions options) {
   if (options.max_age_ms > 0) s.EvictAged();
   if (options.retention != before.retention) s.ReviewPositives();
   s.Retain();
+  s.Note(Operation::kAlter, options);
   return "";
 }
 
 void Buffer::OnPublish(PolicyVersions::Snapshot versions) {
   State& s = *state_;
+  const uint64_t published_before = s.unit_cohorts.versions()->published();
   if (s.by_group()) s.cohorts.OnPublish(versions);
   if (s.unit_cohorts.OnPublish(std::move(versions))) s.DropOlderEpochsFromSelector();
   if (s.unit_cohorts.expired() > 0 && s.EvictStale()) s.Retain();
+  if (s.journal) s.NoteVersions(published_before);
+}
+
+void Buffer::State::NoteVersions(uint64_t published_before) {
+  const PolicyVersions& now = *unit_cohorts.versions();
+  if (now.last() != nullptr && now.published() == published_before + 1) return Note(Operation::kPublish, *now.last());
+  Note(Operation::kVersions, now.published(), now.List("", SIZE_MAX));
 }
 
 void Buffer::State::DropOlderEpochsFromSelector() {

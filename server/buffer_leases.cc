@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/buffer_state.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -70,6 +71,7 @@ Verdict Buffer::Acknowledge(const AcknowledgeRequest& request, uint32_t* count) 
                                " is not open: it has been acknowledged, has expired, or its connection has "
                                "ended");
   *count = s.EndLease(ended, /*used=*/!request.give_back);
+  s.Note(Operation::kAcknowledge, request);
   return Verdict::Done();
 }
 
@@ -78,7 +80,15 @@ bool Buffer::EndLeasesOf(uint64_t holder) {
   const std::vector<Leases::Unit> ended = s.leases.CloseOf(holder);
   if (ended.empty()) return false;  // as of nearly every connection
   s.EndLease(ended, /*used=*/false);
+  s.Note(Operation::kEndLeases, holder);
   return true;
+}
+
+void Buffer::EndAllLeases() {
+  State& s = *state_;
+  const std::vector<Leases::Unit> ended = s.leases.CloseAll();
+  if (!ended.empty()) s.EndLease(ended, /*used=*/false);
+  s.Note(Operation::kEndAllLeases);
 }
 
 // --- Reserved groups -----------------------------------------------------------------------------------------------------
@@ -112,6 +122,7 @@ Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result, bo
     else
       result->first_item = s.CommitReserved(group);
     s.Retain();
+    s.Note(Operation::kReserve, request);
     return Verdict::Done();
   }
   if (s.options.closed) return Verdict::Failed(ErrorCode::kClosed, s.ClosedMessage());
@@ -140,6 +151,7 @@ Verdict Buffer::Reserve(const ReserveRequest& request, ReserveResult* result, bo
   group->expires_ms = s.now_ms + group->lease_ms;
   result->size = group->size;
   result->present = static_cast<uint32_t>(group->members.size());
+  s.Note(Operation::kReserve, request);
   return Verdict::Done();
 }
 
@@ -248,6 +260,7 @@ Verdict Buffer::State::InsertMembers(const InsertRequest& request, InsertResult*
   for (const Reservations::Group* group : completed) completing += WillBeRefused(*group, request.facts) ? 0 : group->size;
   if (completing > 0 && pacing.InsertMustWait(completing, pacing.paces() ? Available() : 0))
     return Verdict::Wait(WaitReason::kPacing);
+  BeginNote(request);
   auto next = request.columns.begin();
   for (size_t i = 0; i < request.facts.size(); ++i) {
     Reservations::Group* const group = reservations.Find(request.facts[i].group);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "server/buffer_state.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -47,7 +48,7 @@ void Buffer::State::DrawParts() {
 
 Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   State& s = *state_;
-  if (request.consumer.empty()) return s.SampleAnew(request, result);
+  if (request.consumer.empty()) return s.SampleAndNote(request, request, result);
   result->Clear();
   if (std::string refused = s.WhyKeyRefused(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
@@ -56,16 +57,33 @@ Verdict Buffer::Sample(const SampleRequest& request, SampleResult* result) {
   const bool planned = plan != nullptr;
   if (!planned) {
     SampleResult batch;
-    if (Verdict verdict = s.SampleAnew(s.ForAllRanks(request), &batch); !verdict.done()) return verdict;
+    if (Verdict verdict = s.SampleAndNote(s.ForAllRanks(request), request, &batch); !verdict.done()) return verdict;
+    s.plans.Touch(request.consumer);
     plan = s.plans.Keep(request, std::move(batch), s.in_parts());
+  } else if (s.plans.Touch(request.consumer)) {
+    s.Note(Operation::kAskForPlan, request.consumer);
   }
   Plans::Deal(*plan, request.rank, result);
   result->planned = planned;
   return Verdict::Done();
 }
 
+Verdict Buffer::State::SampleAndNote(const SampleRequest& request, const SampleRequest& asked, SampleResult* result) {
+  if (journal == nullptr) return SampleAnew(request, result);
+  const uint64_t withheld_before = withheld;
+  const std::optional<StepWindow> window_before = last_window;
+  const bool was_starving = starving;
+  Verdict verdict = SampleAnew(request, result);
+  if (has_drawn)
+    Note(Operation::kSample, asked);
+  else if (withheld != withheld_before || last_window != window_before || starving != was_starving)
+    Note(Operation::kSampleWaits, withheld, last_window, starving);
+  return verdict;
+}
+
 Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* result) {
   result->Clear();
+  has_drawn = false;
   if (std::string refused = Plan(request); !refused.empty())
     return Verdict::Failed(ErrorCode::kInvalidArgument, std::move(refused));
   withheld = units.live() - held - whole.drawable.count;
@@ -80,6 +98,7 @@ Verdict Buffer::State::SampleAnew(const SampleRequest& request, SampleResult* re
   }
 
   DrawParts();
+  has_drawn = true;
   const Picks& drawn_picks = by_group() ? ExpandGroups(result) : picks;
   if (drawn_picks.slots.size() > kMaxSampleCount) {
     std::string message = "the " + to_string(picks.slots.size()) + " groups drawn have " + to_string(drawn_picks.slots.size()) +
@@ -225,9 +244,12 @@ void Buffer::State::RemoveDrawnOut(const std::vector<uint32_t>& drawn_units) {
     if (units[unit].draws >= options.max_draws && !units[unit].held) RemoveUnit(unit, RemoveReason::kMaxDraws);
 }
 
-void Buffer::CreditDraws(const SampleResult& result) {
-  state_->pacing.OnDraw(0, result.draws.size());
-  state_->pacing.OnDraw(result.given_back, 0);
+void Buffer::CreditDraws(const SampleResult& result) { state_->CreditDraws(result.draws.size(), result.given_back); }
+
+void Buffer::State::CreditDraws(uint64_t draws, uint64_t given_back) {
+  pacing.OnDraw(0, draws);
+  pacing.OnDraw(given_back, 0);
+  Note(Operation::kCredit, draws, given_back);
 }
 
 }  // namespace replay::server

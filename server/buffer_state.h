@@ -62,6 +62,9 @@ struct Buffer::State {
   bool IsPlannedOrRefused(const SampleRequest& request);
   const SampleRequest& ForAllRanks(const SampleRequest& request);
   Verdict SampleAnew(const SampleRequest& request, SampleResult* result);
+  // `asked`: as it came, of one rank.
+  Verdict SampleAndNote(const SampleRequest& request, const SampleRequest& asked, SampleResult* result);
+  void CreditDraws(uint64_t draws, uint64_t given_back);
   // Sets `whole` and `parts`. "" or why the request can never be met.
   std::string Plan(const SampleRequest& request);
   std::string WhySampleRefused(const SampleRequest& request) const;
@@ -105,6 +108,32 @@ struct Buffer::State {
   }
   // Draws whose cache misses overlap.
   static constexpr size_t kPrefetchAhead = 32;
+
+  // For the journal.
+  uint64_t Digest() const {
+    return random.Fingerprint() ^ items.next_number() * 0x9e3779b97f4a7c15 ^ items.live() * 0xc2b2ae3d27d4eb4f ^
+           drawn * 0xff51afd7ed558ccd;
+  }
+  // A record of what has been decided.
+  template <typename... T>
+  void Note(Operation operation, const T&... asked) {
+    if (journal == nullptr) return;
+    journal->Begin(operation, now_ms).Save(asked...);
+    journal->End(Digest());
+  }
+  // The first part of the record of an Insert that is about to be carried out; EndNote is the rest.
+  void BeginNote(const InsertRequest& request);
+  void EndNote() {
+    if (journal) journal->End(Digest());
+  }
+  // The Insert has looked for its receipt; `count` trajectories are decided by that.
+  void NoteLook(const InsertRequest& request, uint64_t count, bool is_duplicate) {
+    Note(Operation::kLook, request.writer, request.sequence, request.acknowledged_through, count, is_duplicate);
+  }
+  void NoteVersions(uint64_t published_before);
+  std::string ReplayLook(Archive& archive);
+  void Number(const Frame& frame);
+  void Persist(Archive& archive);  // all but name, options and registry
 
   // Changes.
   // After CountStored and, where groups are the unit, ListGroups: all that are not refused, of a request or a reserved group.
@@ -198,10 +227,13 @@ struct Buffer::State {
   };
   std::deque<Mark> marks;
   uint64_t now_ms = 0;
+  Journal* journal = nullptr;
+  uint64_t last_frame = 0;                // its number
   bool starving = false;                  // The last Sample waited for staleness or filter.
   std::optional<StepWindow> last_window;  // of the last Sample
 
   // Of the batch at hand, kept for their memory.
+  bool has_drawn = false;   // from the selectors
   Part whole{};             // the whole buffer, as if it were drawn from
   std::vector<Part> parts;  // [parts]
   SampleRequest keyed_request;

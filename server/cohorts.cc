@@ -203,6 +203,21 @@ uint64_t Cohorts::memory_bytes() const {
          run_index_.memory_bytes();
 }
 
+void Cohorts::Persist(Archive& archive) {
+  archive(cohorts_, runs_, free_cohorts_, free_runs_, current_items_, withheld_items_, expired_items_, max_staleness_,
+          evict_staleness_);
+  if (!archive.loading() || archive.failed()) return;
+  for (uint32_t at = 0; at < runs_.size(); ++at)
+    if (runs_[at].cohorts > 0) run_index_.Insert(SlotIndex::Hash(runs_[at].key), at);
+  for (uint32_t at = 0; at < cohorts_.size(); ++at) {
+    const Cohort& cohort = cohorts_[at];
+    if (!cohort.used()) continue;
+    cohort_index_.Insert(Hash(cohort.run, cohort.epoch, cohort.version), at);
+    newest_step_ = std::max(newest_step_, cohort.step);
+    oldest_step_ = std::min(oldest_step_, cohort.step);
+  }
+}
+
 void Cohorts::CheckInvariants(uint64_t live, uint64_t held) const {
   uint64_t items = 0, held_items = 0, current = 0, withheld = 0, used = 0;
   for (const Cohort& cohort : cohorts_) {

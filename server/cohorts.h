@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "schema/validate.h"
+#include "server/archive.h"
 #include "server/policy_versions.h"
 #include "server/slot_index.h"
 
@@ -53,6 +54,7 @@ class Cohorts {
   // True if items that were of their run's current epoch now are of an older one.
   bool OnPublish(PolicyVersions::Snapshot versions);
 
+  const PolicyVersions::Snapshot& versions() const { return versions_; }
   bool OfCurrentEpoch(uint32_t cohort) const { return cohorts_[cohort].current; }
   bool MayDraw(uint32_t cohort, const StepWindow& window) const {
     const Cohort& entry = cohorts_[cohort];
@@ -87,6 +89,8 @@ class Cohorts {
   };
   VersionRange Versions() const;  // Of the live items' oldest segments. O(cohorts).
   uint64_t memory_bytes() const;
+  // All but the registry. Items that were added keep their cohorts' indices.
+  void Persist(Archive& archive);
   // Dies with a message if a count contradicts another; the caller says how many items live, and are held. O(cohorts).
   void CheckInvariants(uint64_t live, uint64_t held = 0) const;
 
@@ -102,6 +106,7 @@ class Cohorts {
     bool expired = false;   // Current, and so stale that it must go.
     bool withheld = false;  // Current, but newer than its run's step or too stale for it.
     bool used() const { return live + held > 0; }
+    void Persist(Archive& archive) { archive(epoch, version, step, run, live, held, current, expired, withheld); }
   };
   struct Run {
     Key128 key;
@@ -109,6 +114,7 @@ class Cohorts {
     int64_t step = 0;
     bool published = false;  // In which case `step` is the published one.
     uint32_t cohorts = 0;    // 0: free
+    void Persist(Archive& archive) { archive(key, epoch, step, published, cohorts); }
   };
 
   // An item of it comes (1) or goes (-1): the sums of all that may be drawn.

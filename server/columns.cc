@@ -4,6 +4,7 @@
 
 #include "schema/column.h"
 #include "server/check.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -110,6 +111,11 @@ uint64_t Columns::memory_bytes() const {
   uint64_t bytes = by_slot_.bucket_count() * sizeof(void*) + by_slot_.size() * kNodeBytes + names_.capacity() * sizeof(Name);
   for (const auto& [slot, entries] : by_slot_) bytes += entries.capacity() * sizeof(Entry) + 16;
   return bytes;
+}
+
+void Columns::Persist(Archive& archive) {
+  archive(names_, count_, held_bytes_);
+  PersistBySlot(archive, by_slot_);
 }
 
 void Columns::CheckInvariants() const {

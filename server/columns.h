@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "schema/message.h"
+#include "server/archive.h"
 
 namespace replay::server {
 
@@ -21,6 +22,7 @@ namespace replay::server {
 struct ColumnOf {
   uint32_t frame = 0;
   Frame column;
+  void Persist(Archive& archive) { archive(frame, column); }
 };
 
 class Columns {
@@ -48,6 +50,7 @@ class Columns {
   uint64_t held_bytes() const { return held_bytes_; }
   std::vector<std::pair<std::string, uint64_t>> CountsByName() const;  // in the order of the names
   uint64_t memory_bytes() const;                                       // beside the frames
+  void Persist(Archive& archive);
   // Dies with a message if counts and contents disagree. O(columns).
   void CheckInvariants() const;
 
@@ -55,10 +58,12 @@ class Columns {
   struct Entry {
     Frame column;
     uint32_t name = 0;
+    void Persist(Archive& archive) { archive(column, name); }
   };
   struct Name {
     std::string text;
     uint64_t columns = 0;  // 0: free for another
+    void Persist(Archive& archive) { archive(text, columns); }
   };
   static constexpr uint32_t kNoName = UINT32_MAX;
   uint32_t Look(std::string_view name) const;

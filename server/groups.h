@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 
+#include "server/archive.h"
 #include "server/slot_index.h"
 #include "storage/segmented_array.h"
 
@@ -36,16 +37,23 @@ class Groups {
       visit(member);
     }
   }
+  void Persist(Archive& archive) {
+    archive(heads_size_, links_size_);
+    archive.Entries(heads_, heads_size_);
+    archive.Entries(links_, links_size_);
+  }
   uint64_t memory_bytes() const { return heads_.memory_bytes() + links_.memory_bytes(); }
 
  private:
   struct Head {
     uint32_t first = kNoSlot;
     uint32_t count = 0;
+    void Persist(Archive& archive) { archive(first, count); }
   };
   struct Link {
     uint32_t group = kNoSlot;
     uint32_t next = kNoSlot;
+    void Persist(Archive& archive) { archive(group, next); }
   };
   SegmentedArray<Head, 1024> heads_;
   SegmentedArray<Link, 4096> links_;

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "server/archive.h"
+
 namespace replay::server {
 
 struct Histogram {
@@ -17,6 +19,14 @@ struct Histogram {
 
   Histogram() = default;
   explicit Histogram(std::span<const double> upper_bounds) : bounds(upper_bounds), counts(upper_bounds.size() + 1) {}
+  // One with the same bounds.
+  void Persist(Archive& archive) {
+    archive(counts, sum);
+    if (counts.size() != bounds.size() + 1) {
+      counts.assign(bounds.size() + 1, 0);
+      archive.Fail();
+    }
+  }
   void Observe(double value) {
     ++counts[static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin())];
     sum += value;

@@ -88,6 +88,31 @@ void ItemTable::RememberPage(uint64_t last_number, uint32_t last_slot) {
   page_ends_[next_page_end_++ % page_ends_.size()] = {last_number, last_slot};
 }
 
+void Item::Persist(Archive& archive) {
+  uint32_t token_bits = token_count;
+  auto bits =
+      static_cast<uint8_t>(outcome_bits | positive << 2 | counted << 3 | outcome_said << 4 | zero_spread << 5 | held << 6);
+  archive(number, last_use_step, draws, cohort, token_bits, bits, reward, source, older, newer);
+  if (!archive.loading()) return;
+  token_count = token_bits & ((1u << 24) - 1);
+  outcome_bits = bits & 3;
+  positive = bits >> 2 & 1;
+  counted = bits >> 3 & 1;
+  outcome_said = bits >> 4 & 1;
+  zero_spread = bits >> 5 & 1;
+  held = bits >> 6 & 1;
+}
+
+void ItemTable::Persist(Archive& archive) {
+  archive(slot_count_, with_late_, free_, oldest_, newest_, oldest_fresh_, positive_, fresh_, next_number_);
+  archive.Entries(items_, slot_count_);
+  archive.Entries(identities_, slot_count_);
+  archive.Entries(late_, with_late_);
+  if (!archive.loading() || archive.failed()) return;
+  for (uint32_t slot = 0; slot < slot_count_; ++slot)
+    if (items_[slot].number != 0) index_.Insert(HashOf(identities_[slot].id), slot);
+}
+
 void ItemTable::CheckInvariants() const {
   uint64_t live = 0, positive = 0, previous = 0;
   uint32_t before = kNoSlot;

@@ -19,6 +19,7 @@
 
 #include "schema/message.h"
 #include "schema/validate.h"
+#include "server/archive.h"
 #include "server/slot_index.h"
 #include "storage/segmented_array.h"
 #include "storage/store.h"
@@ -46,6 +47,7 @@ struct alignas(64) Item {
   Store::Place place;        // In Store: the frame.
 
   Outcome outcome() const { return static_cast<Outcome>(outcome_bits); }
+  void Persist(Archive& archive);  // all but the frame
 };
 static_assert(sizeof(Item) == 64, "a draw touches one line; the memory goal is 200 bytes an item with everything around it");
 static_assert(kMaxTokens < 1u << 24);
@@ -105,6 +107,8 @@ class ItemTable {
   uint64_t memory_bytes() const {
     return items_.memory_bytes() + identities_.memory_bytes() + index_.memory_bytes() + late_.memory_bytes();
   }
+  // All but the frames.
+  void Persist(Archive& archive);
   // Dies with a message if order, boundary, index or free list contradict each other. O(slots).
   void CheckInvariants() const;
 
@@ -118,6 +122,7 @@ class ItemTable {
   struct Identity {
     Key128 id;
     Key128 group;
+    void Persist(Archive& archive) { archive(id, group); }
   };
 
   // What most items of most buffers have none of.
@@ -125,10 +130,11 @@ class ItemTable {
     float priority = 1;
     uint32_t revision = 0;
     float advantage = std::numeric_limits<float>::quiet_NaN();  // NaN: none
+    void Persist(Archive& archive) { archive(priority, revision, advantage); }
   };
   Late& LateOf(uint32_t slot);
 
-  // Ids are hashes already, keyed by a secret of this process.
+  // Ids are hashes already, keyed by a secret.
   static uint64_t HashOf(const Key128& id) { return id.low; }
 
   SegmentedArray<Item, 1024> items_;

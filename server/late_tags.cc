@@ -5,6 +5,7 @@
 
 #include "schema/limits.h"
 #include "server/check.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 namespace {
@@ -87,6 +88,11 @@ uint64_t LateTags::memory_bytes() const {
   uint64_t bytes = by_slot_.bucket_count() * sizeof(void*) + by_slot_.size() * kNodeBytes;
   for (const auto& [slot, tags] : by_slot_) bytes += tags.capacity() * sizeof(NamedTag);
   return bytes;
+}
+
+void LateTags::Persist(Archive& archive) {
+  archive(held_bytes_);
+  PersistBySlot(archive, by_slot_);
 }
 
 void LateTags::CheckInvariants() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "schema/tags.h"
+#include "server/archive.h"
 
 namespace replay::server {
 
@@ -36,6 +37,7 @@ class LateTags {
   static uint64_t BytesOf(const NamedTag& tag);
   // At most this much of a control message.
   static uint64_t WireBytes(std::span<const NamedTag> tags);
+  void Persist(Archive& archive);
   // Dies with a message if the sum is not that of the tags. O(tags).
   void CheckInvariants() const;
 

@@ -65,6 +65,24 @@ std::vector<Leases::Unit> Leases::CloseOf(uint64_t holder) {
   return closed;
 }
 
+std::vector<Leases::Unit> Leases::CloseAll() {
+  std::vector<Unit> closed;
+  while (!leases_.empty()) CloseWhole(leases_.begin(), &closed);
+  return closed;
+}
+
+void Leases::Persist(Archive& archive) {
+  archive(next_number_);
+  const uint64_t count = archive.Count(leases_.size());
+  if (archive.loading()) leases_.resize(count);
+  for (auto lease = leases_.begin(); lease != leases_.end(); ++lease) {
+    archive(*lease);
+    if (!archive.loading()) continue;
+    by_number_.emplace(lease->number, lease);
+    next_expiry_ms_ = std::min(next_expiry_ms_, lease->expires_ms);
+  }
+}
+
 uint64_t Leases::memory_bytes() const {
   uint64_t bytes = by_number_.size() * 56 + by_number_.bucket_count() * sizeof(void*);
   for (const Lease& lease : leases_) bytes += sizeof(Lease) + 16 + lease.units.capacity() * sizeof(Unit);

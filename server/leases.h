@@ -13,6 +13,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "server/archive.h"
+
 namespace replay::server {
 
 class Leases {
@@ -22,12 +24,14 @@ class Leases {
     uint64_t number = 0;      // of the unit, to tell it from a later one in its slot
     uint64_t first_item = 0;  // insertion numbers of its trajectories, which follow each other
     uint32_t count = 0;
+    void Persist(Archive& archive) { archive(slot, number, first_item, count); }
   };
   struct Lease {
     uint64_t number = 0;
     uint64_t holder = 0;  // the connection that sampled
     uint64_t expires_ms = 0;
     std::vector<Unit> units;
+    void Persist(Archive& archive) { archive(number, holder, expires_ms, units); }
   };
 
   // The number of a new lease, from 1.
@@ -39,7 +43,11 @@ class Leases {
   std::vector<Unit> CloseExpired(uint64_t now_ms);
   std::vector<Unit> CloseOf(uint64_t holder);
 
+  // Of whoever held one before the daemon started.
+  std::vector<Unit> CloseAll();
+
   uint64_t size() const { return leases_.size(); }
+  void Persist(Archive& archive);
   uint64_t memory_bytes() const;
 
  private:

@@ -66,6 +66,24 @@ void Ordered::Merge(uint32_t count, const Drawable& drawable, std::vector<uint32
   }
 }
 
+void Ordered::Persist(Archive& archive) {
+  archive(of_view_, keeps_lists_);
+  const uint64_t lists = archive.Count(lists_.size());
+  if (archive.loading()) lists_.resize(lists);
+  for (List& list : lists_) {
+    if (!archive.loading()) {
+      archive.Count(list.size());
+      for (auto& [number, slot] : list) archive(slot);
+      continue;
+    }
+    for (uint64_t left = archive.Count(0); left > 0 && !archive.failed(); --left, ++size_) {
+      uint32_t slot = kNoSlot;
+      archive(slot);
+      if (!archive.failed()) list.emplace_hint(list.end(), (*items_)[slot].number, slot);
+    }
+  }
+}
+
 uint64_t Ordered::memory_bytes() const {
   constexpr uint64_t kOfNode = 48;  // about what a node takes
   return size_ * kOfNode + lists_.capacity() * sizeof(List) + heads_.capacity() * sizeof(Head);

@@ -24,6 +24,7 @@ class Ordered final : public Selector {
   void OnInsert(uint32_t slot) override;
   void OnRemove(uint32_t slot) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
+  void Persist(Archive& archive) override;
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
@@ -37,8 +38,8 @@ class Ordered final : public Selector {
   void Merge(uint32_t count, const Drawable& drawable, std::vector<uint32_t>* slots);
 
   const ItemTable* const items_;
-  const bool newest_first_, of_view_;
-  bool keeps_lists_;
+  const bool newest_first_;
+  bool of_view_, keeps_lists_;
   std::vector<List> lists_;  // by cohort
   uint64_t size_ = 0;        // of all lists
   std::vector<Head> heads_;  // of the batch at hand, kept for its memory

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <string>
 
+#include "server/archive.h"
 #include "server/buffer_options.h"
 #include "server/verdict.h"
 
@@ -43,7 +44,8 @@ class Pacing {
   uint64_t OnDraw(uint64_t count, uint64_t given_back);  // how much of `given_back` was taken back
   void OnDeleteOfUndrawn();                              // of an item whose insert counted
 
-  double balance() const;  // 0 without pacing
+  void Persist(Archive& archive) { archive(carried_, inserted_, drawn_, outstanding_); }  // beside the options
+  double balance() const;                                                                 // 0 without pacing
   // "balance 41 + 8 inserts * replay_ratio 2 would exceed tolerance 50: 7 more draws are needed". Empty if they need not wait.
   std::string WhyInsertWaits(uint64_t count, uint64_t available) const;
   std::string WhyDrawWaits(uint64_t count, uint64_t given_back) const;

@@ -105,6 +105,13 @@ void Epoch::Commit(const Picks& picks) {
   for (size_t i = last_stage_; i < picks.slots.size(); ++i) MarkSeen(picks.slots[i]);
 }
 
+void Epoch::Persist(Archive& archive) {
+  archive(lists_);
+  if (!archive.loading()) return;
+  for (const List& list : lists_)
+    for (uint32_t position = 0; position < list.slots.size(); ++position) positions_.Add(list.slots[position], position);
+}
+
 uint64_t Epoch::memory_bytes() const {
   uint64_t bytes = positions_.memory_bytes() + lists_.capacity() * sizeof(List);
   for (const List& list : lists_) bytes += list.slots.capacity() * sizeof(uint32_t);
@@ -183,11 +190,42 @@ void UnusedFirst::OnDrawn(std::span<const uint32_t> slots) {
   }
 }
 
+void UnusedFirst::Persist(Archive& archive) {
+  if (!archive.loading()) {
+    archive.Count(levels_.size());
+    for (auto& [draws, level] : levels_) {
+      uint32_t number = draws;
+      archive(number);
+      archive.Count(level.size());
+      for (auto& [cohort, slots] : level) {
+        uint32_t of = cohort;
+        archive(of, slots);
+      }
+    }
+    return;
+  }
+  for (uint64_t levels = archive.Count(0); levels > 0; --levels) {
+    uint32_t draws = 0;
+    archive(draws);
+    for (uint64_t lists = archive.Count(0); lists > 0; --lists) {
+      uint32_t cohort = 0;
+      std::vector<uint32_t> slots;
+      archive(cohort, slots);
+      for (uint32_t position = 0; position < slots.size(); ++position) {
+        level_of_.Reserve(uint64_t{slots[position]} + 1);
+        level_of_[slots[position]] = draws;
+        positions_.Add(slots[position], position);
+      }
+      levels_[draws][cohort] = std::move(slots);
+    }
+  }
+}
+
 uint64_t UnusedFirst::memory_bytes() const {
   constexpr uint64_t kOfNode = 64;  // about what a node of either map takes
   uint64_t bytes = level_of_.memory_bytes() + positions_.memory_bytes();
   for (const auto& [draws, level] : levels_) {
-    bytes += kOfNode + level.bucket_count() * sizeof(void*);
+    bytes += kOfNode;
     for (const auto& [cohort, slots] : level) bytes += kOfNode + slots.capacity() * sizeof(uint32_t);
   }
   return bytes;

@@ -41,6 +41,7 @@ class Epoch final : public Selector {
   void OnRemove(uint32_t slot) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
   void Commit(const Picks& picks) override;
+  void Persist(Archive& archive) override;
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
@@ -48,6 +49,7 @@ class Epoch final : public Selector {
   struct List {
     std::vector<uint32_t> slots;  // unseen in this pass, then seen
     uint32_t unseen = 0;
+    void Persist(Archive& archive) { archive(slots, unseen); }
   };
   void MarkSeen(uint32_t slot);
   void Swap(List* list, uint32_t a, uint32_t b);
@@ -68,11 +70,12 @@ class UnusedFirst final : public Selector {
   void OnRemove(uint32_t slot) override;
   void OnDrawn(std::span<const uint32_t> slots) override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
+  void Persist(Archive& archive) override;
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 
  private:
-  using Level = std::unordered_map<uint32_t, std::vector<uint32_t>>;  // slots by cohort
+  using Level = std::map<uint32_t, std::vector<uint32_t>>;  // slots by cohort
   void Put(uint32_t slot, uint32_t level);
   void Take(uint32_t slot);
 

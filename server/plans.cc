@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schema/limits.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -18,12 +19,11 @@ bool IsSameBatch(const SampleRequest& a, const SampleRequest& b) {
 
 }  // namespace
 
-Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
+Verdict Plans::Find(const SampleRequest& request, const Plan** plan) const {
   *plan = nullptr;
   const auto consumer =
       std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
   if (consumer == consumers_.end()) return Verdict::Done();
-  consumers_.splice(consumers_.begin(), consumers_, consumer);
   const int64_t step = *request.step;
   const auto found =
       std::find_if(consumer->plans.begin(), consumer->plans.end(), [&](const Plan& each) { return each.step == step; });
@@ -41,6 +41,14 @@ Verdict Plans::Find(const SampleRequest& request, const Plan** plan) {
                                                       to_string(found->arguments.world_size) + " ranks");
   *plan = &*found;
   return Verdict::Done();
+}
+
+bool Plans::Touch(const std::string& name) {
+  const auto consumer =
+      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == name; });
+  if (consumer == consumers_.end() || consumer == consumers_.begin()) return false;
+  consumers_.splice(consumers_.begin(), consumers_, consumer);
+  return true;
 }
 
 const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batch, bool in_parts) {
@@ -106,6 +114,14 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
     result->columns.push_back({frame_of[each.frame], each.column});
     result->payload_bytes += each.column.size();
   }
+}
+
+void Plans::Plan::Persist(Archive& archive) { archive(step, arguments, batch, in_parts); }
+
+void Plans::Persist(Archive& archive) {
+  const uint64_t count = archive.Count(consumers_.size());
+  if (archive.loading()) consumers_.resize(count);
+  for (Consumer& consumer : consumers_) archive(consumer);
 }
 
 uint64_t Plans::size() const {

@@ -15,6 +15,7 @@
 #include <list>
 #include <string>
 
+#include "server/archive.h"
 #include "server/buffer.h"
 
 namespace replay::server {
@@ -26,21 +27,26 @@ class Plans {
     SampleRequest arguments;  // as asked for by one rank
     SampleResult batch;       // of all ranks
     bool in_parts = false;    // of a buffer with parts
+    void Persist(Archive& archive);
   };
 
   // Whether the key's plan is kept: kDone and the plan, or kDone and null: it is to be drawn. kError: planExpired, keyReused.
-  Verdict Find(const SampleRequest& request, const Plan** plan);
+  Verdict Find(const SampleRequest& request, const Plan** plan) const;
+  // The consumer has asked: it is forgotten later. False if it was the last to ask, or has no plan.
+  bool Touch(const std::string& consumer);
   // Keeps what was drawn for all ranks.
   const Plan* Keep(const SampleRequest& request, SampleResult&& batch, bool in_parts);
   // The part of the request's rank.
   static void Deal(const Plan& plan, uint32_t rank, SampleResult* result);
   uint64_t size() const;
+  void Persist(Archive& archive);
   uint64_t memory_bytes() const;
 
  private:
   struct Consumer {
     std::string name;
     std::deque<Plan> plans;  // by step, at most kKeptPlans
+    void Persist(Archive& archive) { archive(name, plans); }
   };
   std::list<Consumer> consumers_;  // most recently asked for first
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <tuple>
 
 namespace replay::server {
@@ -49,6 +50,33 @@ struct PolicyVersions::Run {
 
 PolicyVersions::Snapshot PolicyVersions::Empty() { return std::make_shared<const PolicyVersions>(); }
 
+PolicyVersions::Snapshot PolicyVersions::Restore(const std::vector<PolicyVersion>& kept, uint64_t published) {
+  auto registry = std::make_shared<PolicyVersions>();
+  std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Run>> runs;  // in the order of runs_
+  std::string run_id;
+  std::shared_ptr<Run> run;
+  for (const PolicyVersion& version : kept) {
+    if (!run || version.run_id != run_id) {
+      run_id = version.run_id;
+      const Key128 key = HashId(run_id);
+      std::shared_ptr<Run>& known = runs[Order(key)];
+      if (!known) known = std::make_shared<Run>();
+      known->key = key;
+      run = known;
+    }
+    if (run->tail.size() == kPerChunk) {
+      run->full.push_back(std::make_shared<const Run::Chunk>(std::move(run->tail)));
+      run->tail.clear();
+    }
+    run->tail.push_back(version);
+    registry->bytes_ += BytesOf(version);
+  }
+  for (auto& [order, each] : runs) registry->runs_.push_back(std::move(each));
+  registry->count_ = kept.size();
+  registry->published_ = published;
+  return registry;
+}
+
 const PolicyVersions::Run* PolicyVersions::FindRun(const Key128& run) const {
   const auto at =
       std::partition_point(runs_.begin(), runs_.end(), [&](const auto& one) { return Order(one->key) < Order(run); });
@@ -89,6 +117,7 @@ PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, s
   auto next = std::make_shared<PolicyVersions>(*this);
   next->bytes_ += BytesOf(version);
   ++next->count_;
+  ++next->published_;
   while (!changed->full.empty() &&
          (changed->full.size() * kPerChunk + changed->tail.size() > kMaxVersionsKept || next->bytes_ > kMaxVersionBytes)) {
     for (const PolicyVersion& forgotten : *changed->full.front()) next->bytes_ -= BytesOf(forgotten);
@@ -107,6 +136,7 @@ PolicyVersions::Snapshot PolicyVersions::Publish(const PolicyVersion& version, s
     *at = std::move(changed);
   else
     next->runs_.insert(at, std::move(changed));
+  next->last_ = std::make_shared<const PolicyVersion>(version);
   return next;
 }
 

@@ -35,6 +35,9 @@ class PolicyVersions {
   using Snapshot = std::shared_ptr<const PolicyVersions>;
   static Snapshot Empty();
 
+  // One that keeps these, which stand in the order of List, and has had so many published.
+  static Snapshot Restore(const std::vector<PolicyVersion>& kept, uint64_t published);
+
   // A registry with `version` added, or null, `code` and `error`, which names both versions and the rule.
   Snapshot Publish(const PolicyVersion& version, std::string* error, ErrorCode* code = nullptr) const;
 
@@ -45,6 +48,9 @@ class PolicyVersions {
   // Whether this one is kept, and how many are.
   bool Has(const PolicyVersion& version) const;
   uint64_t count() const { return count_; }
+  // How many were ever published, and the last of these; null before the first, and right after Restore.
+  uint64_t published() const { return published_; }
+  const PolicyVersion* last() const { return last_.get(); }
   // The newest of a run, or of each run when `run_id` is empty, the newest last; `most` in all, each run its share.
   std::vector<PolicyVersion> List(const std::string& run_id, size_t most) const;
 
@@ -61,6 +67,8 @@ class PolicyVersions {
   std::vector<std::shared_ptr<const Run>> runs_;  // sorted by key
   uint64_t bytes_ = 0;
   uint64_t count_ = 0;
+  uint64_t published_ = 0;
+  std::shared_ptr<const PolicyVersion> last_;
 };
 
 }  // namespace replay::server

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/check.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 
@@ -22,6 +23,7 @@ void Prompts::SetLinked(bool linked) {
   }
   if (!linked) return;
   links_.Reserve(slots_);
+  for (uint32_t slot = 0; slot < slots_; ++slot) links_[slot] = Link();
   for (uint32_t slot = items_->oldest(); slot != kNoSlot; slot = (*items_)[slot].newer)
     if (const uint32_t prompt = PromptOf(slot); prompt != kNoPrompt) LinkItem(slot, prompt);
 }
@@ -158,6 +160,18 @@ uint64_t Prompts::memory_bytes() const {
   constexpr uint64_t kNodeBytes = 32 + sizeof(std::pair<const Key, uint32_t>) + 8;  // of the map, and malloc's header
   return prompts_.memory_bytes() + prompt_of_.memory_bytes() + links_.memory_bytes() + by_key_.size() * kNodeBytes +
          (changed_.capacity() + forgotten_slots_.capacity()) * sizeof(uint32_t);
+}
+
+void Prompts::Prompt::Persist(Archive& archive) { archive(outcomes, first_number, source, changed, older, newer, newest_item); }
+
+void Prompts::Persist(Archive& archive) {
+  archive(prompts_size_, free_, oldest_, newest_, slots_, changed_, forgotten_slots_);
+  archive.Entries(prompts_, prompts_size_);
+  archive.Entries(prompt_of_, slots_);
+  if (linked_) archive.Entries(links_, slots_);
+  if (!archive.loading() || archive.failed()) return;
+  for (uint32_t prompt = oldest_; prompt != kNoPrompt; prompt = prompts_[prompt].newer)
+    by_key_.emplace(Key{prompts_[prompt].source, prompts_[prompt].outcomes.dataset_index}, prompt);
 }
 
 void Prompts::CheckInvariants() const {

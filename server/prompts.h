@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/archive.h"
 #include "server/buffer.h"
 #include "server/item_table.h"
 
@@ -53,6 +54,7 @@ class Prompts {
   bool List(uint16_t source, int64_t after, uint32_t limit, std::vector<PromptOutcomes>* page) const;
   uint64_t size() const { return by_key_.size(); }
   uint64_t memory_bytes() const;
+  void Persist(Archive& archive);
   // Dies with a message if a count or a link contradicts another. O(items + prompts).
   void CheckInvariants() const;
 
@@ -66,9 +68,11 @@ class Prompts {
     bool changed = false;
     uint32_t older = kNoPrompt, newer = kNoPrompt;  // by their last insert; of a free one: the next free one
     uint32_t newest_item = kNoSlot;                 // linked only
+    void Persist(Archive& archive);
   };
   struct Link {
     uint32_t older = kNoSlot, newer = kNoSlot;
+    void Persist(Archive& archive) { archive(older, newer); }
   };
 
   uint32_t PromptOf(uint32_t slot) const;

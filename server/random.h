@@ -8,6 +8,8 @@
 #include <optional>
 #include <random>
 
+#include "server/archive.h"
+
 namespace replay::server {
 
 class Random {
@@ -41,6 +43,11 @@ class Random {
       while (static_cast<uint32_t>(product) < threshold) product = (Next() >> 32) * bound;
     }
     return static_cast<uint32_t>(product >> 32);
+  }
+
+  void Persist(Archive& archive) { archive(words_); }
+  uint64_t Fingerprint() const {
+    return words_[0] ^ std::rotl(words_[1], 16) ^ std::rotl(words_[2], 32) ^ std::rotl(words_[3], 48);
   }
 
  private:

@@ -39,6 +39,10 @@ class Ranking {
   }
   uint32_t worst() const { return heap_.front(); }
   uint32_t size() const { return static_cast<uint32_t>(heap_.size()); }
+  void Persist(Archive& archive) {
+    archive(heap_);
+    for (uint32_t at = 0; archive.loading() && at < size(); ++at) positions_.Add(heap_[at], at);
+  }
   uint64_t memory_bytes() const { return heap_.capacity() * sizeof(uint32_t) + positions_.memory_bytes(); }
   // Whether each item is where it is thought to be, below one that is worse. O(size).
   bool IsInOrder() const {

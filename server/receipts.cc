@@ -15,6 +15,7 @@ struct Entry {
   uint64_t first_item;
   uint32_t count;
   uint32_t fingerprint;
+  void Persist(Archive& archive) { archive(sequence, first_item, count, fingerprint); }
 };
 
 struct Writer {
@@ -114,17 +115,20 @@ Receipts::Receipts(uint32_t max_writers, uint32_t max_receipts_per_writer, uint6
 }
 Receipts::~Receipts() = default;
 
-Receipts::Answer Receipts::Look(Key128 key, uint64_t sequence, uint64_t acknowledged_through, Receipt* receipt) {
+Receipts::Answer Receipts::Look(Key128 key, uint64_t sequence, uint64_t acknowledged_through, Receipt* receipt, bool* changed) {
   Tables& tables = *tables_;
   uint32_t slot = tables.Find(key);
   if (slot == kNoSlot) {
     if (sequence != 1) return Answer::kExpired;
     slot = tables.Add(key);
+    if (changed) *changed = true;
   } else if (slot != tables.most_recent) {
+    if (changed) *changed = true;
     tables.Unlink(slot);
     tables.LinkAsMostRecent(slot);
   }
   Writer& writer = tables.writers[slot];
+  if (changed && acknowledged_through > writer.acknowledged) *changed = true;
   tables.Acknowledge(&writer, acknowledged_through);
   if (sequence <= writer.acknowledged) return Answer::kExpired;
   if (sequence - writer.acknowledged > tables.max_per_writer) return Answer::kTooMany;
@@ -159,6 +163,29 @@ void Receipts::Record(Key128 key, uint64_t sequence, const Receipt& receipt) {
 
 uint64_t Receipts::writer_count() const { return tables_->index.size(); }
 uint64_t Receipts::receipt_count() const { return tables_->receipts; }
+
+// The writers, the least recent first; of each what is not acknowledged.
+void Receipts::Persist(Archive& archive) {
+  Tables& tables = *tables_;
+  if (!archive.loading()) {
+    archive.Count(writer_count());
+    for (uint32_t slot = tables.least_recent; slot != kNoSlot; slot = tables.writers[slot].more_recent) {
+      Writer& writer = tables.writers[slot];
+      archive(writer.key, writer.acknowledged);
+      archive.Count(writer.size());
+      for (size_t i = writer.begin; i < writer.entries.size(); ++i) archive(writer.entries[i]);
+    }
+    return;
+  }
+  for (uint64_t left = archive.Count(0); left > 0 && !archive.failed(); --left) {
+    Key128 key;
+    archive(key);
+    Writer& writer = tables.writers[tables.Add(key)];
+    archive(writer.acknowledged, writer.entries);
+    tables.receipts += writer.entries.size();
+    tables.entry_capacity += writer.entries.capacity();
+  }
+}
 
 uint64_t Receipts::memory_bytes() const {
   return tables_->writers.memory_bytes() + tables_->index.memory_bytes() + tables_->entry_capacity * sizeof(Entry);

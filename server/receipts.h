@@ -19,6 +19,7 @@
 #include <memory>
 
 #include "schema/message.h"
+#include "server/archive.h"
 
 namespace replay::server {
 
@@ -43,12 +44,15 @@ class Receipts {
     kExpired,    // An unknown writer beyond its first sequence, or a sequence the writer said it had the answer for.
     kTooMany,    // More than max_receipts_per_writer unacknowledged.
   };
-  Answer Look(Key128 writer, uint64_t sequence, uint64_t acknowledged_through, Receipt* receipt);
+  // `changed`, if given, is set when the look itself changed something: a new writer, what it has the answers for, whom to
+  // forget first.
+  Answer Look(Key128 writer, uint64_t sequence, uint64_t acknowledged_through, Receipt* receipt, bool* changed = nullptr);
   // Right after Look answered kNew for it, in the same decision.
   void Record(Key128 writer, uint64_t sequence, const Receipt& receipt);
 
   uint64_t writer_count() const;
   uint64_t receipt_count() const;
+  void Persist(Archive& archive);
   uint64_t memory_bytes() const;
 
  private:

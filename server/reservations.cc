@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/requests_archive.h"
+
 namespace replay::server {
 
 Reservations::Group* Reservations::Find(const Key128& key) const {
@@ -53,6 +55,24 @@ Reservations::Group* Reservations::NextOver(uint64_t now_ms) {
 
 bool Reservations::AnyHeld(uint64_t now_ms) const {
   return std::any_of(groups_.begin(), groups_.end(), [now_ms](const Group& group) { return !group.over(now_ms); });
+}
+
+void Reservations::Member::Persist(Archive& archive) { archive(facts, frame, columns); }
+
+void Reservations::Group::Persist(Archive& archive) {
+  archive(key, id, size, missing, lease_ms, expires_ms, deadline_ms, members);
+}
+
+void Reservations::Persist(Archive& archive) {
+  archive(announced_, frame_bytes_);
+  const uint64_t count = archive.Count(groups_.size());
+  if (archive.loading()) groups_.resize(count);
+  for (auto group = groups_.begin(); group != groups_.end(); ++group) {
+    archive(*group);
+    if (!archive.loading()) continue;
+    by_key_.emplace(group->key, group);
+    for (const Member& member : group->members) ids_.emplace(member.facts.id, &*group);
+  }
 }
 
 uint64_t Reservations::memory_bytes() const {

@@ -18,6 +18,7 @@
 
 #include "schema/message.h"
 #include "schema/validate.h"
+#include "server/archive.h"
 #include "server/buffer.h"
 
 namespace replay::server {
@@ -29,6 +30,7 @@ class Reservations {
     Frame frame;
     std::vector<Frame> columns;
     uint64_t bytes() const;  // with the overhead of each column
+    void Persist(Archive& archive);
   };
   struct Group {
     Key128 key;
@@ -37,6 +39,7 @@ class Reservations {
     MissingMembers missing = MissingMembers::kDrop;
     uint64_t lease_ms = 0, expires_ms = 0, deadline_ms = 0;  // the last two as of the buffer's clock
     std::vector<Member> members = {};
+    void Persist(Archive& archive);
     bool over(uint64_t now_ms) const { return now_ms >= expires_ms || now_ms >= deadline_ms; }
   };
 
@@ -57,6 +60,7 @@ class Reservations {
   uint64_t announced() const { return announced_; }      // members of all groups, there or not
   uint64_t pending() const { return ids_.size(); }       // members that are there
   uint64_t frame_bytes() const { return frame_bytes_; }  // with columns and their overhead
+  void Persist(Archive& archive);
   uint64_t memory_bytes() const;
 
  private:

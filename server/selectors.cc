@@ -30,6 +30,13 @@ class DenseSelector : public Selector {
     positions_.Remove(slot);
   }
 
+  void Persist(Archive& archive) override {
+    archive(size_);
+    archive.Entries(slots_, size_);
+    if (archive.failed()) size_ = 0;
+    for (uint32_t position = 0; archive.loading() && position < size_; ++position) positions_.Add(slots_[position], position);
+  }
+
   uint64_t memory_bytes() const override { return slots_.memory_bytes() + positions_.memory_bytes(); }
 
   void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override {

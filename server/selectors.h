@@ -31,6 +31,7 @@
 #include <span>
 #include <vector>
 
+#include "server/archive.h"
 #include "server/buffer_options.h"
 #include "server/cohorts.h"
 #include "server/item_table.h"
@@ -94,6 +95,8 @@ class Selector {
   virtual void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) = 0;
   // The picks of the last Draw were handed out.
   virtual void Commit(const Picks& picks);
+  // Once the items have been read. What Draw leaves for Commit is not kept.
+  virtual void Persist(Archive& archive) = 0;
   virtual uint64_t memory_bytes() const = 0;
   // Dies with a message if it does not hold `expected` items, each of a current epoch. O(items).
   virtual void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const = 0;

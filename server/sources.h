@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "schema/limits.h"
+#include "server/archive.h"
 
 namespace replay::server {
 
@@ -30,6 +31,10 @@ class Sources {
   }
   const std::string& name(uint16_t number) const { return names_[number]; }
   uint16_t size() const { return static_cast<uint16_t>(names_.size()); }
+  void Persist(Archive& archive) {
+    archive(names_);
+    for (uint16_t number = 1; archive.loading() && number < size(); ++number) numbers_.emplace(names_[number], number);
+  }
 
  private:
   uint16_t Look(std::string_view source) {

@@ -112,6 +112,12 @@ uint64_t View::CountInWindow(const Cohorts& cohorts, const StepWindow& window) c
   return count;
 }
 
+void View::Persist(Archive& archive) {
+  archive(states_size_, members_of_, members_);
+  archive.Entries(states_, states_size_);
+  selector_->Persist(archive);
+}
+
 uint64_t View::memory_bytes() const {
   return states_.memory_bytes() + members_of_.capacity() * sizeof(uint32_t) + selector_->memory_bytes();
 }

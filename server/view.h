@@ -55,6 +55,7 @@ class View {
   uint64_t members() const { return members_; }
   uint64_t CountInWindow(const Cohorts& cohorts, const StepWindow& window) const;
   Selector& selector() { return *selector_; }
+  void Persist(Archive& archive);  // once the items have been read
   uint64_t memory_bytes() const;
   // Dies with a message if its members are not those it should have. O(items).
   void CheckInvariants(const Cohorts& cohorts) const;

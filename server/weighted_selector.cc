@@ -146,6 +146,20 @@ void Weighted::Draw(uint32_t count, const Drawable& drawable, Random* random, Pi
   }
 }
 
+void Weighted::Persist(Archive& archive) {
+  const uint64_t count = archive.Count(parts_.size());
+  if (archive.loading()) parts_.resize(count);
+  for (Part& part : parts_) {
+    part.tree.Persist(archive, [this](uint32_t slot) { return WeightOf(slot); });
+    if (!archive.loading() || archive.failed()) continue;
+    for (uint32_t leaf = 0; leaf < part.tree.size(); ++leaf) {
+      positions_.Add(part.tree.slot(leaf), leaf);
+      part.weightless += part.tree.weight(leaf) == 0;
+    }
+    weightless_ += part.weightless;
+  }
+}
+
 uint64_t Weighted::memory_bytes() const {
   uint64_t bytes = positions_.memory_bytes() + parts_.capacity() * sizeof(Part) + shares_.capacity() * sizeof(Share);
   for (const Part& part : parts_) bytes += part.tree.memory_bytes();

@@ -8,6 +8,7 @@
 // no error adds up over changes. An item of priority 0 is never drawn (with exponent 0 its weight is 1).
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "server/selectors.h"
@@ -27,6 +28,18 @@ class SumTree {
   double sum() const { return capacity_ == 0 ? 0 : sums_[1]; }
   // The leaf at which the running sum passes `share` of sum(), in [0, 1); never one of weight 0. sum() > 0.
   uint32_t Find(double share) const;
+  // `weight_of` a slot gives the leaves their weights.
+  template <typename WeightOf>
+  void Persist(Archive& archive, WeightOf weight_of) {
+    archive(capacity_, slots_);
+    if (!archive.loading()) return;
+    if (archive.failed() || slots_.size() > capacity_) return archive.Fail();
+    const uint32_t capacity = std::exchange(capacity_, 0);
+    slots_.reserve(capacity);
+    Rebuild(capacity);
+    for (uint32_t leaf = 0; leaf < size(); ++leaf) sums_[capacity + leaf] = weight_of(slots_[leaf]);
+    for (uint32_t node = capacity; node-- > 1;) sums_[node] = sums_[2 * node] + sums_[2 * node + 1];
+  }
   uint64_t memory_bytes() const { return sums_.capacity() * sizeof(double) + slots_.capacity() * sizeof(uint32_t); }
   // Dies with a message if a sum is not that of its parts.
   void CheckInvariants() const;
@@ -50,6 +63,7 @@ class Weighted final : public Selector {
   void OnPriority(uint32_t slot) override;
   uint64_t CountDrawable(const Cohorts& cohorts, const StepWindow& window, uint64_t in_window) const override;
   void Draw(uint32_t count, const Drawable& drawable, Random* random, Picks* picks) override;
+  void Persist(Archive& archive) override;
   uint64_t memory_bytes() const override;
   void CheckInvariants(const Cohorts& cohorts, uint64_t expected) const override;
 

@@ -17,7 +17,8 @@ extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:l
 namespace replay {
 namespace {
 
-constexpr std::array<const char*, static_cast<size_t>(Rows::kCount)> kNames = {"versions"};
+constexpr std::array<const char*, static_cast<size_t>(Rows::kCount)> kNames = {"versions", "buffers", "states", "records",
+                                                                               "frames"};
 // What a batch takes beyond its rows: the log's headers, and files that RocksDB makes when it changes to a new log.
 constexpr uint64_t kWriteOverhead = 1u << 20;
 
@@ -29,7 +30,7 @@ rocksdb::Options MakeOptions() {
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.compression = rocksdb::kNoCompression;
   options.write_buffer_size = 4u << 20;
-  options.max_total_wal_size = 16u << 20;
+  options.max_total_wal_size = 256u << 20;
   options.max_background_jobs = 2;
   options.max_open_files = 256;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
@@ -66,6 +67,7 @@ StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>*
   const rocksdb::Options options = MakeOptions();
   std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {{rocksdb::kDefaultColumnFamilyName, options}};
   for (const char* name : kNames) wanted.emplace_back(name, options);
+  wanted[1 + static_cast<size_t>(Rows::kFrames)].options.write_buffer_size = 64u << 20;
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(options, tables->path, wanted, &tables->families, &opened);
   if (!status.ok()) return ErrorOf("cannot open", tables->path, status);
@@ -74,20 +76,67 @@ StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>*
   return folder.Sync();
 }
 
-StorageError Database::Write(std::span<const Change> changes) {
-  if (broken_.failed()) return broken_;
-  rocksdb::WriteBatch batch;
-  for (const Change& change : changes) {
-    const rocksdb::Status status = change.value ? batch.Put(tables_->of(change.rows), change.key, *change.value)
-                                                : batch.Delete(tables_->of(change.rows), change.key);
-    if (!status.ok()) return ErrorOf("cannot write to", tables_->path, status);
+struct Database::Batch::Changes {
+  explicit Changes(const Tables* of) : tables(of) {}
+  const Tables* const tables;
+  rocksdb::WriteBatch batch{};
+  rocksdb::Status status;  // the first that is not good: a key or value too large for RocksDB, which nothing of ours is
+  void Note(const rocksdb::Status& next) {
+    if (status.ok()) status = next;
   }
-  if (StorageError error = folder_.HasRoomFor(batch.GetDataSize() + kWriteOverhead); error.failed()) return error;
+};
+
+Database::Batch::Batch(const Database& database) : changes_(std::make_unique<Changes>(database.tables_.get())) {}
+Database::Batch::~Batch() = default;
+
+void Database::Batch::Put(Rows rows, std::string_view key, std::string_view value) {
+  changes_->Note(changes_->batch.Put(changes_->tables->of(rows), AsSlice(key), AsSlice(value)));
+}
+
+void Database::Batch::Delete(Rows rows, std::string_view key) {
+  changes_->Note(changes_->batch.Delete(changes_->tables->of(rows), AsSlice(key)));
+}
+
+void Database::Batch::DeleteRange(Rows rows, std::string_view begin, std::string_view end) {
+  changes_->Note(changes_->batch.DeleteRange(changes_->tables->of(rows), AsSlice(begin), AsSlice(end)));
+}
+
+uint64_t Database::Batch::bytes() const { return changes_->batch.GetDataSize(); }
+
+StorageError Database::Write(const Batch& batch, Survives survives) {
+  if (broken_.failed()) return broken_;
+  if (!batch.changes_->status.ok()) return ErrorOf("cannot write to", tables_->path, batch.changes_->status);
+  if (StorageError error = folder_.HasRoomFor(batch.bytes() + kWriteOverhead); error.failed()) return error;
   rocksdb::WriteOptions options;
-  options.sync = true;
-  const rocksdb::Status status = tables_->db->Write(options, &batch);
+  options.sync = survives == Survives::kNow;
+  const rocksdb::Status status = tables_->db->Write(options, &batch.changes_->batch);
   if (!status.ok()) broken_ = ErrorOf("cannot write to", tables_->path, status);
   return broken_;
+}
+
+StorageError Database::Write(std::span<const Change> changes) {
+  Batch batch(*this);
+  for (const Change& change : changes) {
+    if (change.value)
+      batch.Put(change.rows, change.key, *change.value);
+    else
+      batch.Delete(change.rows, change.key);
+  }
+  return Write(batch, Survives::kNow);
+}
+
+StorageError Database::Sync() {
+  if (broken_.failed()) return broken_;
+  const rocksdb::Status status = tables_->db->SyncWAL();
+  if (!status.ok()) broken_ = ErrorOf("cannot write to", tables_->path, status);
+  return broken_;
+}
+
+StorageError Database::Get(Rows rows, std::string_view key, std::optional<std::string>* value) const {
+  value->emplace();
+  const rocksdb::Status status = tables_->db->Get(rocksdb::ReadOptions(), tables_->of(rows), AsSlice(key), &**value);
+  if (status.IsNotFound()) value->reset();
+  return status.ok() || status.IsNotFound() ? StorageError{} : ErrorOf("cannot read", tables_->path, status);
 }
 
 StorageError Database::ForEach(Rows rows, std::string_view from, const Visit& visit) const {

@@ -1,7 +1,7 @@
 #pragma once
 // The small rows that outlive the daemon, in RocksDB: keys in order, changed a batch at a time.
 //
-// What Write has said yes to survives a power cut. Nothing is written while less is free than the reserve of the folder, since
+// What Write has said yes to survives a power cut, or with kLater the next Sync: so many batches share one. Nothing is written while less is free than the reserve of the folder, since
 // RocksDB of Debian 12 can abort the process on a full disk. After a write that failed on the way, no other is tried: whether
 // its bytes are there shows only when the daemon starts again, and a later one must not be there without it.
 //
@@ -24,7 +24,7 @@
 namespace replay {
 
 // A kind of rows: a column family of RocksDB.
-enum class Rows : uint8_t { kVersions, kCount };
+enum class Rows : uint8_t { kVersions, kBuffers, kStates, kRecords, kFrames, kCount };
 
 class Database {
  public:
@@ -40,8 +40,31 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // All of them or none.
-  StorageError Write(std::span<const Change> changes);
+  // Changes that are made all or none. Copies what it is given.
+  class Batch {
+   public:
+    explicit Batch(const Database& database);  // which outlives it
+    ~Batch();
+    Batch(const Batch&) = delete;
+    Batch& operator=(const Batch&) = delete;
+    void Put(Rows rows, std::string_view key, std::string_view value);
+    void Delete(Rows rows, std::string_view key);
+    void DeleteRange(Rows rows, std::string_view begin, std::string_view end);  // end: the first that stays
+    uint64_t bytes() const;
+
+   private:
+    friend class Database;
+    struct Changes;
+    std::unique_ptr<Changes> changes_;
+  };
+  enum class Survives : uint8_t { kNow, kLater };
+  StorageError Write(const Batch& batch, Survives survives);
+  StorageError Write(std::span<const Change> changes);  // now
+  // All that was written survives from here on.
+  StorageError Sync();
+
+  // nullopt: there is no such row.
+  StorageError Get(Rows rows, std::string_view key, std::optional<std::string>* value) const;
   // In the order of their keys, from `from` on, until `visit` returns false. It must not write.
   using Visit = std::function<bool(std::string_view key, std::string_view value)>;
   StorageError ForEach(Rows rows, std::string_view from, const Visit& visit) const;

@@ -194,6 +194,7 @@ TESTED_ELSEWHERE = {
     "server/update_codec.cc": ("tests/server/codec_test", "a part of codec.h"),
     "server/breakdown_encoder.cc": ("tests/server/codec_test", "a part of the Stats reply of codec.h"),
     "server/history_encoder.cc": ("tests/server/codec_test", "a part of codec.h"),
+    "server/requests_archive.cc": ("tests/server/buffer_archive_test", "the structs of a state and of its records"),
     "server/buffer_change.cc": ("tests/server/buffer_test", "a part of buffer.h"),
     "server/buffer_groups.cc": ("tests/server/groups_test", "a part of buffer.h"),
     "server/buffer_leases.cc": ("tests/server/leases_test", "a part of buffer.h"),

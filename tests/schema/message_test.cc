@@ -6,7 +6,9 @@
 #include <immintrin.h>
 #endif
 
+#include <memory>
 #include <set>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -139,6 +141,34 @@ TEST(FrameOwnership, BodyIs16AlignedAndEmptyFramesAreFine) {
   EXPECT_FALSE(Frame());
   EXPECT_TRUE(Frame().bytes().empty());
   EXPECT_TRUE(Frame::CopyOf({}));
+}
+
+TEST(FrameOwnership, ANumberStaysWithTheBlockAndLeavesSizeAndBudgetAlone) {
+  MemoryBudget budget(1000);
+  ASSERT_TRUE(budget.TryReserve(600));
+  {
+    Frame frame = Frame::Allocate(600, &budget);
+    EXPECT_EQ(0u, frame.number());
+    for (const uint64_t number : {uint64_t{1}, uint64_t{0xffffffff}, uint64_t{1} << 32, Frame::kMaxNumber}) {
+      frame.SetNumber(number);
+      const Frame other = frame;
+      EXPECT_EQ(number, other.number());
+      EXPECT_EQ(600u, other.size());
+    }
+  }
+  EXPECT_EQ(0, budget.used_bytes());
+}
+
+TEST(MemoryBudget, ThereAreSoManyAtATimeAndPlacesAreUsedAgain) {
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::unique_ptr<MemoryBudget>> budgets;
+    EXPECT_THROW(for (uint32_t i = 0; i <= MemoryBudget::kMost; ++i) budgets.push_back(std::make_unique<MemoryBudget>(100)),
+                 std::length_error);
+    ASSERT_EQ(MemoryBudget::kMost, budgets.size());
+    ASSERT_TRUE(budgets.back()->TryReserve(10));
+    { const Frame frame = Frame::Allocate(10, budgets.back().get()); }
+    EXPECT_EQ(0, budgets.back()->used_bytes());
+  }
 }
 
 TEST(FrameOwnership, MayBeSharedByManyThreads) {

@@ -32,6 +32,7 @@
 #include "schema/names.h"
 #include "server/buffer.h"
 #include "tests/support/fake_trajectory.h"
+#include "tests/support/kept_buffer.h"
 #include "tests/support/make_column.h"
 #include "tests/support/sanitized.h"
 
@@ -1375,6 +1376,8 @@ class Simulation {
     random_.seed(seed_);
     model_.options = RandomOptions();
     buffer_ = std::make_unique<Buffer>("sim", model_.options, versions_);
+    buffer_->SetJournal(&kept_.journal);
+    kept_.Save(*buffer_);
   }
 
   // One after the other, until a check has put something into `failures`; how many were done.
@@ -1388,6 +1391,8 @@ class Simulation {
       if (failures.size() > 0) return i + 1;
       if (operations[i] % 1000 == 0) buffer_->CheckInvariants();
       if (operations[i] % 8 == 0) CompareBreakdowns();
+      if (operations[i] % 16 == 5) Restart(/*saves=*/operations[i] % 64 == 5);
+      if (failures.size() > 0) return i + 1;
     }
     buffer_->CheckInvariants();
     const BufferStats stats = buffer_->Stats();
@@ -1401,6 +1406,26 @@ class Simulation {
   const std::vector<std::string>& log() const { return log_; }
 
  private:
+  // The process ends here; another goes on with what was kept, and is in no way different.
+  void Restart(bool saves) {
+    std::string error;
+    std::unique_ptr<Buffer> recovered = kept_.Recover(&error);
+    ASSERT_TRUE(recovered) << "what was kept " << error;
+    ASSERT_FALSE(recovered->OnTime(buffer_->now_ms()));  // Time in which nothing happened is not kept.
+    recovered->CheckInvariants();
+    const std::string before = StateOf(*buffer_), after = StateOf(*recovered);
+    ASSERT_TRUE(before == after) << "the states differ from byte "
+                                 << std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first -
+                                        before.begin()
+                                 << " of " << before.size() << " on";
+    buffer_ = std::move(recovered);
+    buffer_->SetJournal(&kept_.journal);
+    if (saves) kept_.Save(*buffer_);
+    coverage_->Add(saves ? "restarts, saved" : "restarts");
+    log_.push_back("it restarts");
+    Compare();
+  }
+
   void Compare() {
     ASSERT_EQ(model_.Describe(), buffer_->Describe());
     const BufferStats stats = buffer_->Stats();
@@ -2066,6 +2091,7 @@ class Simulation {
   std::mt19937_64 random_;
   Model model_;
   PolicyVersions::Snapshot versions_ = PolicyVersions::Empty();
+  KeptBuffer kept_;
   std::unique_ptr<Buffer> buffer_;
   SampleResult result_;
   uint64_t next_id_ = 0, tag_ = 0, scan_after_ = 0;
@@ -2133,7 +2159,8 @@ TEST(BufferSim, ALifeThatFailsIsShrunkToTheOperationsThatMatter) {
     const Life lived = Live(seed, numbers, &unused, ThreeInARow);
     ASSERT_THAT(lived.failure, HasSubstr("made up"));
     ASSERT_GT(lived.done.size(), 3u);
-    const Life shrunk = Shrink(seed, lived, ThreeInARow);
+    Life shrunk = Shrink(seed, lived, ThreeInARow);
+    std::erase(shrunk.log, "it restarts");  // No operation of its own: it comes after those of certain numbers.
     EXPECT_EQ(lived.failure, shrunk.failure);
     ASSERT_EQ(3u, shrunk.done.size());
     EXPECT_THAT(shrunk.log,
@@ -2193,6 +2220,8 @@ TEST(BufferSim, AgreesWithAPlainModelOverRandomOperations) {
                            "reserve: done",
                            "partial insert: done",
                            "history: prompts",
+                           "restarts",
+                           "restarts, saved",
                            "drawn: a part",
                            "drawn: a view of a part",
                            "drawn: by its prompt",

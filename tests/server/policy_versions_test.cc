@@ -164,5 +164,30 @@ TEST(PolicyVersions, RefuseMoreRunsThanTheLimit) {
   EXPECT_NE(nullptr, Publish(versions, "run0", 0, 2, 2));
 }
 
+TEST(PolicyVersions, AreTheSameWhenRestoredFromTheirList) {
+  auto versions = PolicyVersions::Empty();
+  EXPECT_EQ(nullptr, versions->last());
+  for (int64_t version = 0; version < 1'000; ++version)
+    versions = Publish(versions, "run " + std::to_string(version % 3), version / 400, version, 10 * version);
+  ASSERT_EQ(999, versions->last()->version);
+  auto restored = PolicyVersions::Restore(versions->List("", SIZE_MAX), versions->published());
+  EXPECT_EQ(nullptr, restored->last());
+  for (int more = 0; more < 600; ++more) {
+    EXPECT_EQ(versions->count(), restored->count());
+    EXPECT_EQ(versions->published(), restored->published());
+    for (int run = 0; run < 3; ++run) {
+      const std::string id = "run " + std::to_string(run);
+      EXPECT_EQ(versions->CurrentEpoch(HashId(id)), restored->CurrentEpoch(HashId(id)));
+      EXPECT_EQ(versions->NewestStep(HashId(id), 1, -1), restored->NewestStep(HashId(id), 1, -1));
+      EXPECT_EQ(versions->Newest(id)->version, restored->Newest(id)->version);
+      for (int64_t version = 0; version < 1'000; version += 97)
+        EXPECT_EQ(versions->StepOf(HashId(id), version / 400, version), restored->StepOf(HashId(id), version / 400, version));
+    }
+    versions = Publish(versions, "run 1", 3, 1'000 + more, 10'000 + more);
+    restored = Publish(restored, "run 1", 3, 1'000 + more, 10'000 + more);
+  }
+  EXPECT_EQ(0u, PolicyVersions::Restore({}, 0)->count());
+}
+
 }  // namespace
 }  // namespace replay::server
