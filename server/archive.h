@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,6 +139,25 @@ class Archive {
   template <typename T>
   void Value(std::deque<T>& list) {
     List(list);
+  }
+  template <typename T>
+  void Value(std::list<T>& list) {
+    List(list);
+  }
+  template <typename K, typename V>
+  void Value(std::map<K, V>& map) {
+    if (!loading()) {
+      Count(map.size());
+      for (auto& [key, value] : map) Save(key, value);
+      return;
+    }
+    map.clear();
+    for (uint64_t left = Count(0); left > 0 && !failed_; --left) {
+      K key{};
+      Value(key);
+      Value(map[key]);
+    }
+    if (failed_) map.clear();
   }
   template <typename T, size_t kSize>
   void Value(std::array<T, kSize>& values) {

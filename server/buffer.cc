@@ -256,14 +256,19 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
 }
 
 void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequence) {
-  state_->offered += trajectories;
-  state_->rejected += trajectories;
+  InsertRequest request;
+  request.writer = writer;
+  request.sequence = sequence;
+  state_->CountLook(request, trajectories, /*is_duplicate=*/false);
+}
+
+void Buffer::State::CountLook(const InsertRequest& request, uint64_t count, bool is_duplicate) {
+  offered += count;
+  (is_duplicate ? duplicate : rejected) += count;
   Receipt receipt;
-  if (writer != Key128{} && sequence > 0) state_->receipts.Look(writer, sequence, 0, &receipt);
-  InsertRequest look;
-  look.writer = writer;
-  look.sequence = sequence;
-  state_->NoteLook(look, trajectories, /*is_duplicate=*/false);
+  if (request.writer != Key128{} && request.sequence > 0)
+    receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt);
+  NoteLook(request, count, is_duplicate);
 }
 
 uint32_t Buffer::CountStored(const InsertRequest& request) const {

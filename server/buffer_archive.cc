@@ -25,10 +25,7 @@ void Buffer::State::Persist(Archive& archive) {
   if (prompts) archive(*prompts);
   selector->Persist(archive);
   for (const auto& view : views) view->Persist(archive);
-  archive(leases, reservations, plans, receipts);
-  const uint64_t mark_count = archive.Count(marks.size());
-  if (archive.loading()) marks.resize(mark_count);
-  for (Mark& mark : marks) archive(mark.first_number, mark.time_ms);
+  archive(leases, reservations, plans, receipts, marks);
   archive(tokens, stored, inserted, sampled, removed_outcomes, became, ceased, offered, accepted, duplicate, rejected,
           zero_spread_items, zero_spread_refused, removed, drawn, samples, tokens_inserted, tokens_drawn, withheld,
           withheld_total, expired_groups, dropped_members, expired_leases, staleness, reuse_gap, item_draws, consumer_step,
@@ -197,13 +194,7 @@ std::string Buffer::State::ReplayLook(Archive& archive) {
   uint64_t count = 0;
   bool is_duplicate = false;
   archive(request.writer, request.sequence, request.acknowledged_through, count, is_duplicate);
-  if (archive.failed()) return "";
-  Receipt receipt;
-  if (request.writer != Key128{} && request.sequence > 0)
-    receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt);
-  offered += count;
-  (is_duplicate ? duplicate : rejected) += count;
-  NoteLook(request, count, is_duplicate);
+  if (!archive.failed()) CountLook(request, count, is_duplicate);
   return "";
 }
 

@@ -209,7 +209,7 @@ uint32_t Buffer::Delete(std::string_view id) {
   s.RemoveUnit(unit, RemoveReason::kDeleted);
   const uint64_t deleted = before - s.items.live();
   s.Retain();
-  s.Note(Operation::kDelete, std::string(id));
+  if (s.journal) s.Note(Operation::kDelete, std::string(id));
   return static_cast<uint32_t>(deleted);
 }
 

@@ -130,6 +130,8 @@ struct Buffer::State {
   void NoteLook(const InsertRequest& request, uint64_t count, bool is_duplicate) {
     Note(Operation::kLook, request.writer, request.sequence, request.acknowledged_through, count, is_duplicate);
   }
+  // Looks for the receipt itself, of one that went no further; counts and notes it.
+  void CountLook(const InsertRequest& request, uint64_t count, bool is_duplicate);
   void NoteVersions(uint64_t published_before);
   std::string ReplayLook(Archive& archive);
   void Number(const Frame& frame);
@@ -223,7 +225,8 @@ struct Buffer::State {
   // What was inserted when, for max_age: units with a number below that of the next mark are as old as this one. A mark for each
   // thousandth of max_age in which something was inserted.
   struct Mark {
-    uint64_t first_number, time_ms;
+    uint64_t first_number = 0, time_ms = 0;
+    void Persist(Archive& archive) { archive(first_number, time_ms); }
   };
   std::deque<Mark> marks;
   uint64_t now_ms = 0;

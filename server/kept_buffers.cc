@@ -40,6 +40,19 @@ void AddNumber(std::vector<std::pair<uint64_t, uint64_t>>* ranges, uint64_t numb
     ranges->emplace_back(number, number + 1);
 }
 
+// Sorted.
+std::vector<uint64_t> EachOnce(std::vector<uint64_t> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const uint64_t> numbers) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  for (const uint64_t number : numbers) AddNumber(&ranges, number);
+  return ranges;
+}
+
 // What `numbers`, sorted, leave of the ranges goes.
 void DeleteOthers(uint64_t id, std::span<const std::pair<uint64_t, uint64_t>> ranges, std::span<const uint64_t> numbers,
                   Database::Batch* batch) {
@@ -92,7 +105,7 @@ class KeptBuffers::Frames : public FrameSource {
   }
   // "" or what was wrong with the first that could not be had.
   const std::string& why() const { return why_; }
-  std::vector<uint64_t>& numbers() { return numbers_; }
+  const std::vector<uint64_t>& numbers() const { return numbers_; }
 
  private:
   const Database& database_;
@@ -181,10 +194,7 @@ StorageError KeptBuffers::LoadOne(uint64_t id, Frames* frames, Kept* kept, std::
       });
   if (error.failed()) return error;
   if (damage.failed()) return damage;
-  std::vector<uint64_t>& numbers = frames->numbers();
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
-  for (const uint64_t number : numbers) AddNumber(&kept->frames, number);
+  kept->frames = RangesOf(EachOnce(frames->numbers()));
   return {};
 }
 
@@ -202,9 +212,7 @@ StorageError KeptBuffers::WriteState(uint64_t id, const std::string& name, const
     batch.Put(Rows::kStates, Key(id, generation, part), std::string_view(state.bytes).substr(part * kPartBytes, kPartBytes));
     if (StorageError error = database_.Write(batch, Database::Survives::kLater); error.failed()) return error;
   }
-  std::vector<uint64_t> numbers = state.frames;
-  std::sort(numbers.begin(), numbers.end());
-  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  const std::vector<uint64_t> numbers = EachOnce(state.frames);
   std::string row;
   Archive writing(&row);
   writing(head);
@@ -218,8 +226,7 @@ StorageError KeptBuffers::WriteState(uint64_t id, const std::string& name, const
   DeleteOthers(id, kept->frames, numbers, &batch);
   if (StorageError error = database_.Write(batch, Database::Survives::kNow); error.failed()) return error;
   kept->generation = generation;
-  kept->frames.clear();
-  for (const uint64_t number : numbers) AddNumber(&kept->frames, number);
+  kept->frames = RangesOf(numbers);
   return {};
 }
 

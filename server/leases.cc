@@ -72,12 +72,9 @@ std::vector<Leases::Unit> Leases::CloseAll() {
 }
 
 void Leases::Persist(Archive& archive) {
-  archive(next_number_);
-  const uint64_t count = archive.Count(leases_.size());
-  if (archive.loading()) leases_.resize(count);
+  archive(next_number_, leases_);
+  if (!archive.loading()) return;
   for (auto lease = leases_.begin(); lease != leases_.end(); ++lease) {
-    archive(*lease);
-    if (!archive.loading()) continue;
     by_number_.emplace(lease->number, lease);
     next_expiry_ms_ = std::min(next_expiry_ms_, lease->expires_ms);
   }

@@ -191,32 +191,15 @@ void UnusedFirst::OnDrawn(std::span<const uint32_t> slots) {
 }
 
 void UnusedFirst::Persist(Archive& archive) {
-  if (!archive.loading()) {
-    archive.Count(levels_.size());
-    for (auto& [draws, level] : levels_) {
-      uint32_t number = draws;
-      archive(number);
-      archive.Count(level.size());
-      for (auto& [cohort, slots] : level) {
-        uint32_t of = cohort;
-        archive(of, slots);
-      }
-    }
-    return;
-  }
-  for (uint64_t levels = archive.Count(0); levels > 0; --levels) {
-    uint32_t draws = 0;
-    archive(draws);
-    for (uint64_t lists = archive.Count(0); lists > 0; --lists) {
-      uint32_t cohort = 0;
-      std::vector<uint32_t> slots;
-      archive(cohort, slots);
+  archive(levels_);
+  if (!archive.loading()) return;
+  for (const auto& [draws, level] : levels_) {
+    for (const auto& [cohort, slots] : level) {
       for (uint32_t position = 0; position < slots.size(); ++position) {
         level_of_.Reserve(uint64_t{slots[position]} + 1);
         level_of_[slots[position]] = draws;
         positions_.Add(slots[position], position);
       }
-      levels_[draws][cohort] = std::move(slots);
     }
   }
 }

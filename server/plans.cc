@@ -19,10 +19,14 @@ bool IsSameBatch(const SampleRequest& a, const SampleRequest& b) {
 
 }  // namespace
 
+template <typename List>
+auto Plans::Look(List& consumers, const std::string& name) {
+  return std::find_if(consumers.begin(), consumers.end(), [&name](const Consumer& each) { return each.name == name; });
+}
+
 Verdict Plans::Find(const SampleRequest& request, const Plan** plan) const {
   *plan = nullptr;
-  const auto consumer =
-      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
+  const auto consumer = Look(consumers_, request.consumer);
   if (consumer == consumers_.end()) return Verdict::Done();
   const int64_t step = *request.step;
   const auto found =
@@ -44,16 +48,14 @@ Verdict Plans::Find(const SampleRequest& request, const Plan** plan) const {
 }
 
 bool Plans::Touch(const std::string& name) {
-  const auto consumer =
-      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == name; });
+  const auto consumer = Look(consumers_, name);
   if (consumer == consumers_.end() || consumer == consumers_.begin()) return false;
   consumers_.splice(consumers_.begin(), consumers_, consumer);
   return true;
 }
 
 const Plans::Plan* Plans::Keep(const SampleRequest& request, SampleResult&& batch, bool in_parts) {
-  auto consumer =
-      std::find_if(consumers_.begin(), consumers_.end(), [&](const Consumer& each) { return each.name == request.consumer; });
+  auto consumer = Look(consumers_, request.consumer);
   if (consumer == consumers_.end()) {
     if (consumers_.size() == kMaxConsumers) consumers_.pop_back();
     consumer = consumers_.insert(consumers_.begin(), Consumer{.name = request.consumer, .plans = {}});
@@ -118,11 +120,7 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
 
 void Plans::Plan::Persist(Archive& archive) { archive(step, arguments, batch, in_parts); }
 
-void Plans::Persist(Archive& archive) {
-  const uint64_t count = archive.Count(consumers_.size());
-  if (archive.loading()) consumers_.resize(count);
-  for (Consumer& consumer : consumers_) archive(consumer);
-}
+void Plans::Persist(Archive& archive) { archive(consumers_); }
 
 uint64_t Plans::size() const {
   uint64_t plans = 0;

@@ -43,6 +43,9 @@ class Plans {
   uint64_t memory_bytes() const;
 
  private:
+  // Of one of the lists, const or not, the consumer's place.
+  template <typename List>
+  static auto Look(List& consumers, const std::string& name);
   struct Consumer {
     std::string name;
     std::deque<Plan> plans;  // by step, at most kKeptPlans

@@ -64,12 +64,9 @@ void Reservations::Group::Persist(Archive& archive) {
 }
 
 void Reservations::Persist(Archive& archive) {
-  archive(announced_, frame_bytes_);
-  const uint64_t count = archive.Count(groups_.size());
-  if (archive.loading()) groups_.resize(count);
+  archive(announced_, frame_bytes_, groups_);
+  if (!archive.loading()) return;
   for (auto group = groups_.begin(); group != groups_.end(); ++group) {
-    archive(*group);
-    if (!archive.loading()) continue;
     by_key_.emplace(group->key, group);
     for (const Member& member : group->members) ids_.emplace(member.facts.id, &*group);
   }

@@ -14,9 +14,13 @@ namespace replay::server {
 void SumTree::Rebuild(uint32_t capacity) {
   std::vector<double> sums(2 * uint64_t{capacity});
   for (uint32_t leaf = 0; leaf < size(); ++leaf) sums[capacity + leaf] = leaf < capacity_ ? weight(leaf) : 0;
-  for (uint32_t node = capacity; node-- > 1;) sums[node] = sums[2 * node] + sums[2 * node + 1];
   sums_ = std::move(sums);
   capacity_ = capacity;
+  SumUp();
+}
+
+void SumTree::SumUp() {
+  for (uint32_t node = capacity_; node-- > 1;) sums_[node] = sums_[2 * node] + sums_[2 * node + 1];
 }
 
 void SumTree::Set(uint32_t leaf, double weight) {

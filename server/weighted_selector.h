@@ -8,7 +8,6 @@
 // no error adds up over changes. An item of priority 0 is never drawn (with exponent 0 its weight is 1).
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "server/selectors.h"
@@ -34,11 +33,10 @@ class SumTree {
     archive(capacity_, slots_);
     if (!archive.loading()) return;
     if (archive.failed() || slots_.size() > capacity_) return archive.Fail();
-    const uint32_t capacity = std::exchange(capacity_, 0);
-    slots_.reserve(capacity);
-    Rebuild(capacity);
-    for (uint32_t leaf = 0; leaf < size(); ++leaf) sums_[capacity + leaf] = weight_of(slots_[leaf]);
-    for (uint32_t node = capacity; node-- > 1;) sums_[node] = sums_[2 * node] + sums_[2 * node + 1];
+    slots_.reserve(capacity_);
+    sums_.assign(2 * uint64_t{capacity_}, 0);
+    for (uint32_t leaf = 0; leaf < size(); ++leaf) sums_[capacity_ + leaf] = weight_of(slots_[leaf]);
+    SumUp();
   }
   uint64_t memory_bytes() const { return sums_.capacity() * sizeof(double) + slots_.capacity() * sizeof(uint32_t); }
   // Dies with a message if a sum is not that of its parts.
@@ -46,6 +44,7 @@ class SumTree {
 
  private:
   void Rebuild(uint32_t capacity);
+  void SumUp();  // from the leaves
 
   // Any number: a node's parts lie anywhere, but the sum at the root is that of all leaves once. A quarter of slack at most.
   uint32_t capacity_ = 0;
