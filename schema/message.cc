@@ -29,12 +29,12 @@ kj::ArrayPtr<const capnp::word> Words(const void* data, uint64_t count) {
   return kj::arrayPtr(static_cast<const capnp::word*>(data), count);
 }
 
-uint64_t ProcessSeed() {
-  static const uint64_t seed = [] {
+std::atomic<uint64_t>& Secret() {
+  static std::atomic<uint64_t> secret = [] {
     std::random_device device;
     return (static_cast<uint64_t>(device()) << 32) | device();
   }();
-  return seed;
+  return secret;
 }
 
 // By their places.
@@ -118,8 +118,11 @@ std::string CheckFrameShape(std::span<const uint8_t> frame) {
   return "frame says its segment has " + std::to_string(table[1]) + " words, its size says " + std::to_string(words);
 }
 
+void SetIdSecret(uint64_t secret) { Secret() = secret; }
+uint64_t IdSecret() { return Secret().load(std::memory_order_relaxed); }
+
 Key128 HashId(std::string_view id) {
-  const XXH128_hash_t hash = XXH3_128bits_withSeed(id.data(), id.size(), ProcessSeed());
+  const XXH128_hash_t hash = XXH3_128bits_withSeed(id.data(), id.size(), IdSecret());
   return {hash.low64, hash.high64};
 }
 

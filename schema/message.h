@@ -123,7 +123,7 @@ inline bool HasFrameShape(std::span<const uint8_t> frame) {
 std::string CheckFrameShape(std::span<const uint8_t> frame);
 
 // --- 128-bit keys ----------------------------------------------------------------------------------------------------------
-// XXH3-128 of an id with a seed of this process: ids are compared and stored by it. With 10^9 live ids two different ones
+// XXH3-128 of an id with a secret, by default of this process: ids are compared and stored by it. With 10^9 live ids two different ones
 // meet with probability 10^-21.
 struct Key128 {
   uint64_t low = 0;
@@ -131,6 +131,9 @@ struct Key128 {
   bool operator==(const Key128&) const = default;
 };
 Key128 HashId(std::string_view id);
+// Ids that were hashed by another process, with its secret. Before the first HashId, or all before are void.
+void SetIdSecret(uint64_t secret);
+uint64_t IdSecret();
 
 // --- Preamble ------------------------------------------------------------------------------------------------------------
 struct Preamble {

@@ -11,7 +11,9 @@
 //
 // Belongs to its buffer's thread. O(bytes).
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,16 +63,23 @@ class Journal {
     Archive (&entries_.records)(digest);
     const auto size = static_cast<uint32_t>(entries_.records.size() - begin_ - sizeof(uint32_t));
     std::memcpy(entries_.records.data() + begin_, &size, sizeof size);
-    ++entries_.count;
+    total_.store(total_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    if (++entries_.count == 1 && on_first) on_first();
   }
   void Bring(const Frame& frame) { entries_.frames.push_back(frame); }
 
   const Entries& entries() const { return entries_; }
+  // Of all that were ever written. Any thread.
+  uint64_t total() const { return total_.load(std::memory_order_relaxed); }
   Entries Take() { return std::exchange(entries_, Entries()); }
+
+  // Called when there is something to Take where there was nothing. It must not call back.
+  std::function<void()> on_first;
 
  private:
   Entries entries_;
   size_t begin_ = 0;  // of the record at hand
+  std::atomic<uint64_t> total_{0};
 };
 
 }  // namespace replay::server

@@ -117,7 +117,7 @@ class KeptBuffers::Frames : public FrameSource {
 
 StorageError KeptBuffers::Load(MemoryBudget* budget, std::vector<Loaded>* loaded) {
   std::vector<std::pair<uint64_t, std::string>> names;
-  StorageError error = database_.ForEach(Rows::kBuffers, "", [&](std::string_view key, std::string_view value) {
+  StorageError error = database_.ForEach(Rows::kBuffers, Key(1), [&](std::string_view key, std::string_view value) {
     names.emplace_back(FromBigEndian(key).value_or(0), value);
     return true;
   });
@@ -130,7 +130,6 @@ StorageError KeptBuffers::Load(MemoryBudget* budget, std::vector<Loaded>* loaded
     error = LoadOne(id, &frames, &kept_[id], &one.buffer);
     if (!error.failed() && one.buffer->name() != name) error = Damaged("is \"" + one.buffer->name() + "\" by its state");
     if (error.failed()) error.message = "buffer \"" + name + "\" cannot be loaded: " + error.message;
-    next_id_ = id + 1;
   }
   if (error.failed()) loaded->clear();
   return error;
@@ -230,12 +229,11 @@ StorageError KeptBuffers::WriteState(uint64_t id, const std::string& name, const
   return {};
 }
 
-StorageError KeptBuffers::Create(const std::string& name, const SavedState& state, uint64_t* id) {
+StorageError KeptBuffers::Create(uint64_t id, const std::string& name, const SavedState& state) {
   CHECK(state.frames.empty()) << "buffer " << name << " has frames that were never added";
   Kept kept;
-  if (StorageError error = WriteState(next_id_, name, state, &kept); error.failed()) return error;
-  *id = next_id_++;
-  kept_[*id] = std::move(kept);
+  if (StorageError error = WriteState(id, name, state, &kept); error.failed()) return error;
+  kept_[id] = std::move(kept);
   return {};
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // KeptBuffers: the buffers of a data folder, as rows.
 //
-//   Rows::kBuffers   id                          name
+//   Rows::kBuffers   id, from 1                  name
 //   Rows::kStates    id, 0                       head: u64 generation, u64 first record, u32 parts, u64 bytes, u64 XXH3 of these
 //                    id, generation, part        1 MiB at most of what Buffer::Save gave
 //   Rows::kRecords   id, number of the first     u32 count | records of a Journal | u64 XXH3 of what stands before
@@ -47,8 +47,8 @@ class KeptBuffers {
   // names the buffer and what is wrong with it; nothing has been changed then.
   StorageError Load(MemoryBudget* budget, std::vector<Loaded>* loaded);
 
-  // A new buffer. Survives when it returns, as with Drop and Save.
-  StorageError Create(const std::string& name, const SavedState& state, uint64_t* id);
+  // A new buffer; an id is used once. Survives when it returns, as with Drop and Save.
+  StorageError Create(uint64_t id, const std::string& name, const SavedState& state);
   StorageError Drop(uint64_t id);
   // All records that were added are in this state.
   StorageError Save(uint64_t id, const SavedState& state);
@@ -70,7 +70,6 @@ class KeptBuffers {
 
   Database& database_;
   std::map<uint64_t, Kept> kept_;
-  uint64_t next_id_ = 1;
 };
 
 }  // namespace replay::server

@@ -55,7 +55,9 @@ Verdict ReplayService::Declare(const std::string& name, BufferOptions options, s
   assigned_bytes_ += options.capacity_bytes;
   IoThread& home = *threads_[next_home_++ % threads_.size()];
   auto changed = std::make_shared<Directory>(directory);
-  changed->emplace(name, std::make_shared<BufferHost>(home, name, options, control().versions));
+  const auto host = std::make_shared<BufferHost>(home, std::make_unique<Buffer>(name, options, control().versions));
+  if (storage_.keeps_data()) host->kept_id = next_kept_id_++;
+  changed->emplace(name, host);
   *next = std::move(changed);
   control().directory = *next;
   return Verdict::Done();
@@ -63,11 +65,19 @@ Verdict ReplayService::Declare(const std::string& name, BufferOptions options, s
 
 std::string ReplayService::DeclareBuffers() {
   for (auto& thread : threads_) thread->versions = storage_.versions().newest();
+  if (std::string error = DeclareLoaded(); !error.empty()) return error;
   for (const auto& [name, options] : config_.buffers) {
+    if (control().directory->contains(name)) continue;  // It is as it was kept; AlterBuffer changes it.
     std::shared_ptr<const Directory> next;
     const Verdict verdict = Declare(name, options, &next);
     if (!verdict.done()) return "buffer \"" + name + "\": " + verdict.message;
     for (auto& thread : threads_) thread->directory = next;
+    BufferHost& host = *next->find(name)->second;
+    if (host.kept_id == 0) continue;
+    auto state = std::make_shared<SavedState>(*host.buffer);
+    storage_.Keep({[id = host.kept_id, name = name, state](KeptBuffers& kept) { return kept.Create(id, name, *state); },
+                   [](const StorageError&) {}});
+    StartKeeping(host);
   }
   return "";
 }
@@ -92,8 +102,21 @@ Awaitable<void> ReplayService::InstallEverywhere(std::shared_ptr<const Directory
 
 Awaitable<Verdict> ReplayService::CreateOnControl(const Request& request) {
   std::shared_ptr<const Directory> next;
-  const Verdict verdict = Declare(request.buffer, request.options, &next);
-  if (verdict.done()) co_await InstallEverywhere(next);
+  if (Verdict full = WhyNotKept(); storage_.keeps_data() && !full.done()) co_return full;
+  Verdict verdict = Declare(request.buffer, request.options, &next);
+  if (!verdict.done()) co_return verdict;
+  const std::shared_ptr<BufferHost> host = next->find(request.buffer)->second;
+  if (host->kept_id > 0) {
+    // Nobody has it yet but calls of this thread that come in meanwhile; their records follow in the queue.
+    auto state = std::make_shared<SavedState>(*host->buffer);
+    StartKeeping(*host);
+    std::function<StorageError(KeptBuffers&)> create = [id = host->kept_id, name = host->name, state](KeptBuffers& kept) {
+      return kept.Create(id, name, *state);
+    };
+    Awaitable<Verdict> keep = KeepOnControl(std::move(create));
+    verdict = co_await std::move(keep);
+  }
+  co_await InstallEverywhere(next);
   co_return verdict;
 }
 
@@ -165,7 +188,10 @@ Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   co_await RunOn(host->home, control(), std::move(drop));
   dropped.reset();
   assigned_bytes_ -= host->declared.capacity_bytes;
-  co_return Verdict::Done();
+  if (host->kept_id == 0) co_return Verdict::Done();
+  std::function<StorageError(KeptBuffers&)> drop_rows = [id = host->kept_id](KeptBuffers& kept) { return kept.Drop(id); };
+  Awaitable<Verdict> keep = KeepOnControl(std::move(drop_rows));
+  co_return co_await std::move(keep);
 }
 
 Awaitable<Verdict> ReplayService::CreateBuffer(IoThread& thread, const Request& request) {
@@ -362,7 +388,7 @@ void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
   const uint64_t now_ms = MillisecondsOf(now);
   for (const auto& [name, host] : *thread.directory) {
     if (&host->home != &thread || !host->buffer) continue;
-    const bool changed = host->buffer->OnTime(now_ms);
+    const bool changed = host->buffer->OnTime(now_ms + host->time_offset_ms);
     if (host->buffer->HoldsReservation()) host->last_produced = now;
     if (changed) Pump(*host);
   }

@@ -127,14 +127,15 @@ struct MemoryWaiter final : Waiter {
   const uint64_t bytes;
 };
 
-BufferHost::BufferHost(IoThread& home_thread, std::string buffer_name, const BufferOptions& options,
-                       PolicyVersions::Snapshot versions)
+BufferHost::BufferHost(IoThread& home_thread, std::unique_ptr<Buffer> hosted)
     : home(home_thread),
-      name(std::move(buffer_name)),
-      buffer(std::make_unique<Buffer>(name, options, std::move(versions))),
+      name(hosted->name()),
+      buffer(std::move(hosted)),
       last_produced(steady_clock::now()),
-      declared(options) {
-  buffer->OnTime(MillisecondsOf(last_produced));  // Its time begins.
+      declared(buffer->options()) {
+  // Its time begins, or goes on where it stood: while no daemon ran it stood still.
+  if (buffer->now_ms() > 0) time_offset_ms = buffer->now_ms() - MillisecondsOf(last_produced);
+  buffer->OnTime(MillisecondsOf(last_produced) + time_offset_ms);
 }
 
 std::shared_ptr<BufferHost> ReplayService::Find(const IoThread& thread, std::string_view name) const {
@@ -152,6 +153,9 @@ bool ReplayService::InsertNow(BufferHost& host, InsertCall& call) {
   if (host.home.draining) {
     call.verdict = Draining();
     return true;
+  }
+  if (host.kept_id > 0) {
+    if (call.verdict = WhyNotKept(); !call.verdict.done()) return true;
   }
   if (!host.insert_waiters.empty()) return false;
   Verdict verdict = host.buffer->Insert(call.request, &call.result);

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -75,9 +76,17 @@ struct Waiter : PeerWatch::Listener {
 // What a waiter that was not decided is told.
 Verdict EndVerdict(const Waiter& waiter);
 
+// Waits until what was decided survives a power cut; lives in the frame of the coroutine that waits.
+struct KeepWaiter {
+  explicit KeepWaiter(IoThread& home) : timer(home.executor()) {}
+  asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor> timer;
+  uint64_t record = 0;
+  bool given_up = false;
+};
+
 // A buffer and its queues. `buffer` and all below it belong to the home thread; null once dropped.
-struct BufferHost {
-  BufferHost(IoThread& home_thread, std::string buffer_name, const BufferOptions& options, PolicyVersions::Snapshot versions);
+struct BufferHost : std::enable_shared_from_this<BufferHost> {
+  BufferHost(IoThread& home_thread, std::unique_ptr<Buffer> hosted);
 
   IoThread& home;
   const std::string name;
@@ -87,7 +96,17 @@ struct BufferHost {
   std::list<Waiter*> admit_waiters;  // for admission: apart, since they wait while members of their groups come in
   SteadyTime last_produced;          // the last Insert, or when a reservation was last held
   bool pump_posted = false;
+  // The time of the buffer is this much ahead of the steady clock, which begins anew when the machine does.
+  uint64_t time_offset_ms = 0;
+  // Where it is kept on disk: what it has decided, until it is handed over, and who waits for that to survive.
+  Journal journal;
+  std::list<KeepWaiter*> keep_waiters;
+  uint64_t record_bytes = 0, state_bytes = 0;  // handed over since the state was saved; of that state
+  bool saving = false;
 
+  // Any thread. The records that survive; UINT64_MAX once that is given up.
+  std::atomic<uint64_t> kept_records{0};
+  std::atomic<bool> keeping_failed{false};
   // Connections that have inserted / sampled; any thread.
   std::atomic<uint32_t> producers{0};
   std::atomic<uint32_t> consumers{0};
@@ -95,6 +114,7 @@ struct BufferHost {
   // Of the control thread.
   BufferOptions declared;
   bool altering = false;
+  uint64_t kept_id = 0;  // constant; 0: it is not kept
 };
 
 // What a call of a buffer that is no longer there is told.
@@ -165,6 +185,13 @@ class ReplayService {
   Awaitable<void> History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
+  // Whether the first `record` records of a buffer that is kept survive a power cut. Waits for it; false: they may not, since the disk
+  // has failed, or the daemon stops and the disk is full.
+  Awaitable<bool> Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record);
+  // On each thread, when the daemon stops: waits for the disk no longer. Then saves what is there.
+  void GiveUpKeeping(IoThread& thread);
+  void SaveAll(IoThread& thread);
+
   Awaitable<void> Reserve(IoThread& thread, std::shared_ptr<BufferHost> host, ReserveCall& call, Caller caller);
   Awaitable<void> Admit(IoThread& thread, std::shared_ptr<BufferHost> host, AdmitCall& call, Caller caller);
   Awaitable<Verdict> Acknowledge(IoThread& thread, std::shared_ptr<BufferHost> host, const AcknowledgeRequest& request,
@@ -193,7 +220,8 @@ class ReplayService {
   // On each thread: ends all waiting, refuses new waits.
   void Drain(IoThread& thread);
 
-  uint64_t generation() const { return generation_; }
+  // Another one: what was acknowledged before is not here.
+  uint64_t generation() const { return storage_.keeps_data() ? storage_.generation() : generation_; }
   const ServerConfig& config() const { return config_; }
 
   std::atomic<uint64_t> connections{0};  // from accept to the end of the session
@@ -235,6 +263,17 @@ class ReplayService {
   Awaitable<Verdict> DropOnControl(const Request& request);
   Awaitable<Verdict> PublishOnControl(PolicyVersion& version);
   Awaitable<void> InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions);
+  // replay_keep.cc
+  void StartKeeping(BufferHost& host);
+  void HandOver(BufferHost& host);
+  void SaveState(BufferHost& host);
+  void OnKept(BufferHost& host, uint64_t record, bool failed);
+  Awaitable<bool> KeptAtHome(BufferHost& host, uint64_t record);
+  Awaitable<Verdict> KeepOnControl(std::function<StorageError(KeptBuffers&)> write);
+  std::string DeclareLoaded();
+  // "" or why nothing more can be kept.
+  Verdict WhyNotKept() const;
+
   Verdict Declare(const std::string& name, BufferOptions options, std::shared_ptr<const Directory>* next);
   Awaitable<void> InstallEverywhere(std::shared_ptr<const Directory> directory);
 
@@ -248,6 +287,7 @@ class ReplayService {
   // Of the control thread.
   uint64_t assigned_bytes_ = 0;
   size_t next_home_ = 0;
+  uint64_t next_kept_id_ = 1;
 };
 
 }  // namespace replay::server

@@ -198,7 +198,13 @@ Awaitable<void> DrainThread(IoThread& thread, ReplayService& service) {
   co_return;
 }
 
-Awaitable<void> CloseSessions(IoThread& thread) {
+Awaitable<void> SaveBuffers(IoThread& thread, ReplayService& service) {
+  service.SaveAll(thread);
+  co_return;
+}
+
+Awaitable<void> CloseSessions(IoThread& thread, ReplayService& service) {
+  service.GiveUpKeeping(thread);
   for (Session* session : thread.sessions) session->Shutdown();
   co_return;
 }
@@ -226,12 +232,16 @@ Awaitable<void> Server::Shutdown() {
   const auto close_by = steady_clock::now() + milliseconds(config_.drain_timeout_ms);
   for (bool first = true; service_.connections.load() > 0 && (first || steady_clock::now() < close_by); first = false) {
     for (auto& thread : threads_) {
-      Awaitable<void> close = CloseSessions(*thread);
+      Awaitable<void> close = CloseSessions(*thread, service_);
       co_await RunOn(*thread, *threads_[0], std::move(close));
     }
     Timer pause(threads_[0]->executor(), milliseconds(20));
     boost::system::error_code ignored;
     co_await pause.async_wait(asio::redirect_error(kUseAwaitable, ignored));
+  }
+  for (auto& thread : threads_) {
+    Awaitable<void> save = SaveBuffers(*thread, service_);
+    co_await RunOn(*thread, *threads_[0], std::move(save));
   }
   http_.Stop();
   Log(LogLevel::kInfo, "stopped", {{"connections_cut", std::to_string(service_.connections.load())}});

@@ -27,7 +27,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   // Before Start: opens the data folder and loads what is there.
-  StorageError OpenStorage() { return storage_.Open(config_); }
+  StorageError OpenStorage() { return storage_.Open(config_, &budget_); }
   // "" or the error.
   std::string Start();
   // Serves until Stop; runs the control thread on the caller's.

@@ -151,6 +151,7 @@ void Session::CountReceived() {
 
 bool Session::SendNow() {
   bytes_since_send_ = 0;
+  if (!gates_.empty() && !MayReply()) return false;
   const uint64_t before = output_.pending_bytes();
   boost::system::error_code error;  // Flush meets it again.
   const bool sent_all = output_.SendNow(socket_.native_handle(), error);
@@ -158,7 +159,35 @@ bool Session::SendNow() {
   return sent_all;
 }
 
+void Session::HoldReplies(const std::shared_ptr<BufferHost>& host) {
+  if (host->kept_id == 0) return;
+  const uint64_t record = host->journal.total();
+  if (host->kept_records.load(std::memory_order_acquire) >= record) return;
+  for (Gate& gate : gates_) {
+    if (gate.host != host) continue;
+    gate.record = record;
+    return;
+  }
+  gates_.push_back({host, record});
+}
+
+bool Session::MayReply() {
+  std::erase_if(gates_,
+                [](const Gate& gate) { return gate.host->kept_records.load(std::memory_order_acquire) >= gate.record; });
+  return gates_.empty();
+}
+
+// Requests that were sent ahead have been decided by now: they share one commit. A reply that can no longer be true is never sent:
+// the connection ends, and its peer asks again.
 Awaitable<bool> Session::Flush() {
+  while (!gates_.empty()) {
+    const Gate gate = gates_.back();
+    if (!co_await service_.Kept(thread_, gate.host, gate.record)) {
+      Shutdown();
+      co_return false;
+    }
+    gates_.pop_back();
+  }
   if (SendNow()) co_return true;
   const uint64_t before = output_.pending_bytes();
   boost::system::error_code error;
@@ -285,6 +314,7 @@ Awaitable<void> Session::Finish(Rest rest) {
 void Session::ReplyToSample() {
   if (sample_.verdict.done()) {
     thread_.encoder.Sample(request_.id, sample_.result, output_);
+    if (!request_.sample.consumer.empty() && host_) HoldReplies(host_);
   } else {
     Reply(sample_.verdict);
   }

@@ -105,6 +105,9 @@ class Session {
 
   // host_ becomes the buffer of this name, or null; the session is counted once as producer or consumer of it.
   void FindHost(const std::string& name, bool produces);
+  // What has been decided in a buffer that is kept: replies go out once that survives.
+  void HoldReplies(const std::shared_ptr<BufferHost>& host);
+  bool MayReply();
   void Reply(const Verdict& verdict);
   void Fail(ErrorCode code, WaitReason reason, std::string_view message);
   Caller AsCaller();
@@ -119,6 +122,11 @@ class Session {
   std::string label_;  // peer and the client's name, for waiters and the log
   InputBuffer input_;
   OutputQueue output_;
+  struct Gate {
+    std::shared_ptr<BufferHost> host;
+    uint64_t record = 0;
+  };
+  std::vector<Gate> gates_;  // what the replies in output_ wait for
   std::list<Session*>::iterator place_;
 
   // Of the message being handled.

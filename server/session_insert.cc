@@ -212,6 +212,7 @@ void Session::ReplyToInsert() {
   DropFrames();
   if (insert_.verdict.done()) {
     thread_.encoder.Insert(request_.id, insert_.result, output_);
+    HoldReplies(host_);
   } else {
     Reply(insert_.verdict);
   }

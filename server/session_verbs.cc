@@ -14,6 +14,7 @@ Awaitable<void> Session::FinishOther() {
       co_return;
     case Verb::kAlterBuffer:
       Reply(co_await service_.AlterBuffer(thread_, request_));
+      if (const auto altered = service_.Find(thread_, request_.buffer)) HoldReplies(altered);
       co_return;
     case Verb::kDropBuffer:
       Reply(co_await service_.DropBuffer(thread_, request_));
@@ -75,6 +76,7 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       co_await PrepareToWait();
       ReserveCall call{request_.reserve};
       co_await service_.Reserve(thread_, host, call, AsCaller());
+      HoldReplies(host);
       if (!call.verdict.done()) co_return Reply(call.verdict);
       co_return thread_.encoder.Reserve(request_.id, call.result, output_);
     }
@@ -88,6 +90,7 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
     case Verb::kAcknowledge: {
       uint32_t count = 0;
       const Verdict verdict = co_await service_.Acknowledge(thread_, host, request_.acknowledge, count);
+      HoldReplies(host);
       if (!verdict.done()) co_return Reply(verdict);
       co_return thread_.encoder.Acknowledge(request_.id, count, output_);
     }
@@ -97,6 +100,7 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       co_return thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
     case Verb::kUpdate:
       co_await service_.Update(thread_, host, request_, result);
+      HoldReplies(host);
       if (!result.verdict.done()) co_return Reply(result.verdict);
       co_return thread_.encoder.Update(request_.id, result.outcomes, result.revisions, output_);
     case Verb::kHistory:
@@ -105,6 +109,7 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       co_return thread_.encoder.History(request_.id, result.prompts, result.more, output_);
     default:  // Delete
       co_await service_.Delete(thread_, host, request_, result);
+      HoldReplies(host);
       if (!result.verdict.done()) co_return Reply(result.verdict);
       co_return thread_.encoder.Delete(request_.id, result.deleted, output_);
   }

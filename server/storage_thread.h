@@ -1,16 +1,28 @@
 #pragma once
 // What the daemon keeps on disk, and the one thread that may block on it. Without storage.path nothing is kept and there is no
-// such thread; the registry then belongs to the control thread. Open, Start and Stop are of the thread that owns this.
+// such thread; the registry then belongs to the control thread.
+//
+//   any thread ── Keep(task) ──► queue ──► write, in order of arrival … ──► one sync for all that was written ──► done, each
+//
+// A write that finds the disk full stays at the head of the queue and is tried again until there is room: nothing overtakes it,
+// nothing is lost. After a write that failed in any other way all others fail as well (database.h).
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "schema/wire.h"
 #include "server/config.h"
+#include "server/kept_buffers.h"
 #include "server/version_registry.h"
 #include "storage/data_folder.h"
 #include "storage/database.h"
@@ -21,23 +33,59 @@ class StorageThread {
  public:
   ~StorageThread() { Stop(); }
 
-  // Before all else: opens the folder and loads what is there, on the caller's thread.
-  StorageError Open(const ServerConfig& config);
+  // --- Of the thread that owns this ---------------------------------------------------------------------------------------
+  // Before all else: opens the folder and loads what is there. The frames are charged to `budget`.
+  StorageError Open(const ServerConfig& config, MemoryBudget* budget);
   bool keeps_data() const { return database_ != nullptr; }
-  VersionRegistry& versions() { return *versions_; }
-
+  // As it was when the daemon started; empties it.
+  std::vector<KeptBuffers::Loaded> TakeLoaded() { return std::move(loaded_); }
+  uint64_t next_id() const { return next_id_; }
+  // That of the daemon: the same for all that have had the folder; 0 without one.
+  uint64_t generation() const { return generation_; }
   void Start();
-  // After those that send work have ended.
+  // After those that send work have ended; what was sent is carried out.
   void Stop();
+
+  // --- Any thread -----------------------------------------------------------------------------------------------------------
+  struct Task {
+    std::function<StorageError(KeptBuffers&)> write;
+    std::function<void(const StorageError&)> done;  // on the storage thread, once it survives a power cut, or has failed
+  };
+  void Keep(Task task);
+  // Inserts are refused: the room that is left is for what is under way.
+  bool is_full() const { return full_.load(std::memory_order_relaxed); }
+  bool has_failed() const { return failed_.load(std::memory_order_relaxed); }
   Executor executor() { return context_.get_executor(); }
 
+  // --- On the storage thread, or where there is none on the control thread --------------------------------------------------
+  VersionRegistry& versions() { return *versions_; }
+
  private:
+  using Timer = asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
+  StorageError LoadIdentity();
+  void Work();
+  void Break(const StorageError& error);
+  void TryAgainLater();
+  void SyncWritten();
+  void LookForRoom();
+
   // Of runner_ once it runs.
   DataFolder folder_;
   std::unique_ptr<Database> database_;
   std::optional<VersionRegistry> versions_;
+  std::optional<KeptBuffers> buffers_;
+  std::vector<KeptBuffers::Loaded> loaded_;
+  uint64_t next_id_ = 1;
+  uint64_t generation_ = 0;
+  std::deque<Task> queue_;
+  std::vector<Task> written_;  // and not synced
+  bool sync_posted_ = false;
+  bool stopping_ = false;
+  StorageError broken_;  // what all that follow fail with: none of them may be kept without one before it
 
+  std::atomic<bool> full_{false}, failed_{false};
   asio::io_context context_{1};
+  Timer retry_{context_.get_executor()};
   std::optional<asio::executor_work_guard<Executor>> work_;
   std::thread runner_;
 };

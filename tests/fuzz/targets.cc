@@ -463,7 +463,7 @@ void RunSession(std::span<const uint8_t> input) {
     std::vector<std::unique_ptr<server::IoThread>> threads;
     threads.push_back(std::make_unique<server::IoThread>(0));
     server::StorageThread storage;
-    Require(!storage.Open(config).failed(), "nothing is kept, so nothing can fail");
+    Require(!storage.Open(config, &budget).failed(), "nothing is kept, so nothing can fail");
     server::ReplayService service(config, threads, budget, storage);
     Require(service.DeclareBuffers().empty(), "the buffers were refused");
     asio::io_context& context = threads[0]->context;

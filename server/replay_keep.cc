@@ -1,0 +1,161 @@
+// The part of replay_service.h that keeps buffers on disk, where the daemon has a folder.
+//
+//   a buffer decides ──► its journal ──► HandOver, once a turn of its thread ──► StorageThread ──► OnKept ──► who waits goes on
+//
+// A state is saved when the records since come to as much as it, and when the daemon stops: recovery reads a state and records of
+// its size at most.
+
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <utility>
+
+#include "server/log.h"
+#include "server/replay_service.h"
+
+namespace replay::server {
+namespace {
+
+constexpr uint64_t kLeastRecordBytes = 16u << 20;
+
+using Timer = asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
+
+}  // namespace
+
+Verdict ReplayService::WhyNotKept() const {
+  if (storage_.has_failed())
+    return Verdict::Failed(ErrorCode::kStorageFailed,
+                           "a write to storage.path has failed, so nothing more is taken in: the daemon's log says how");
+  if (storage_.is_full())
+    return Verdict::Failed(ErrorCode::kStorageFull,
+                           "the disk of storage.path is full, up to storage.reserve_bytes: try again once there is room");
+  return Verdict::Done();
+}
+
+std::string ReplayService::DeclareLoaded() {
+  next_kept_id_ = storage_.next_id();
+  auto directory = std::make_shared<Directory>();
+  for (KeptBuffers::Loaded& loaded : storage_.TakeLoaded()) {
+    IoThread& home = *threads_[next_home_++ % threads_.size()];
+    const auto host = std::make_shared<BufferHost>(home, std::move(loaded.buffer));
+    host->kept_id = loaded.id;
+    assigned_bytes_ += host->declared.capacity_bytes;
+    if (assigned_bytes_ + config_.in_flight_bytes > config_.memory_limit_bytes)
+      return "buffer \"" + host->name + "\", as it was kept, has capacity_bytes " +
+             std::to_string(host->declared.capacity_bytes) + ": with the others that is more than memory.limit, " +
+             std::to_string(config_.memory_limit_bytes) + " bytes";
+    StartKeeping(*host);
+    host->buffer->EndAllLeases();  // The connections that held them are gone.
+    host->buffer->OnPublish(control().versions);
+    directory->emplace(host->name, host);
+  }
+  for (auto& thread : threads_) thread->directory = directory;
+  return "";
+}
+
+void ReplayService::StartKeeping(BufferHost& host) {
+  host.journal.on_first = [this, weak = host.weak_from_this()] {
+    const std::shared_ptr<BufferHost> strong = weak.lock();
+    if (strong) asio::post(strong->home.executor(), [this, strong] { HandOver(*strong); });
+  };
+  host.buffer->SetJournal(&host.journal);
+}
+
+void ReplayService::HandOver(BufferHost& host) {
+  if (host.journal.entries().empty() || !host.buffer) return;
+  auto entries = std::make_shared<const Journal::Entries>(host.journal.Take());
+  host.record_bytes += entries->records.size();
+  const uint64_t record = host.journal.total();
+  const auto shared = host.shared_from_this();
+  storage_.Keep({[id = host.kept_id, entries](KeptBuffers& kept) { return kept.Add(id, *entries); },
+                 [this, shared, record](const StorageError& error) {
+                   const bool failed = error.failed();
+                   asio::post(shared->home.executor(), [this, shared, record, failed] { OnKept(*shared, record, failed); });
+                 }});
+  if (!host.saving && host.record_bytes > std::max(kLeastRecordBytes, host.state_bytes)) SaveState(host);
+}
+
+void ReplayService::SaveState(BufferHost& host) {
+  auto state = std::make_shared<const SavedState>(*host.buffer);
+  host.saving = true;
+  host.record_bytes = 0;
+  host.state_bytes = state->bytes.size();
+  const auto shared = host.shared_from_this();
+  storage_.Keep({[id = host.kept_id, state](KeptBuffers& kept) { return kept.Save(id, *state); },
+                 [shared](const StorageError&) { asio::post(shared->home.executor(), [shared] { shared->saving = false; }); }});
+}
+
+void ReplayService::OnKept(BufferHost& host, uint64_t record, bool failed) {
+  if (failed)
+    host.keeping_failed.store(true, std::memory_order_relaxed);
+  else if (!host.keeping_failed.load(std::memory_order_relaxed))
+    host.kept_records.store(record, std::memory_order_release);
+  for (KeepWaiter* waiter : host.keep_waiters)
+    if (failed || waiter->record <= record) waiter->timer.cancel();
+}
+
+Awaitable<bool> ReplayService::KeptAtHome(BufferHost& host, uint64_t record) {
+  KeepWaiter waiter(host.home);
+  waiter.record = record;
+  const auto place = host.keep_waiters.insert(host.keep_waiters.end(), &waiter);
+  const auto is_kept = [&] { return host.kept_records.load(std::memory_order_relaxed) >= record; };
+  while (!is_kept() && !host.keeping_failed.load(std::memory_order_relaxed) && !waiter.given_up) {
+    waiter.timer.expires_at(SteadyTime::max());
+    boost::system::error_code cancelled;
+    co_await waiter.timer.async_wait(asio::redirect_error(kUseAwaitable, cancelled));
+  }
+  host.keep_waiters.erase(place);
+  co_return is_kept();
+}
+
+Awaitable<bool> ReplayService::Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record) {
+  if (host->kept_records.load(std::memory_order_acquire) >= record) co_return true;
+  Awaitable<bool> work = KeptAtHome(*host, record);
+  co_return co_await RunOn(host->home, thread, std::move(work));
+}
+
+void ReplayService::GiveUpKeeping(IoThread& thread) {
+  for (const auto& [name, host] : *thread.directory) {
+    if (&host->home != &thread) continue;
+    for (KeepWaiter* waiter : host->keep_waiters) {
+      waiter->given_up = true;
+      waiter->timer.cancel();
+    }
+  }
+}
+
+void ReplayService::SaveAll(IoThread& thread) {
+  for (const auto& [name, host] : *thread.directory) {
+    if (&host->home != &thread || host->kept_id == 0 || !host->buffer) continue;
+    HandOver(*host);
+    if (host->record_bytes > 0) SaveState(*host);
+  }
+}
+
+// Carries out a write, in order with the others, and waits until it survives.
+Awaitable<Verdict> ReplayService::KeepOnControl(std::function<StorageError(KeptBuffers&)> write) {
+  struct Waiting {
+    explicit Waiting(const Executor& executor) : timer(executor) {}
+    Timer timer;
+    std::optional<StorageError> result;
+  };
+  auto waiting = std::make_shared<Waiting>(control().executor());
+  storage_.Keep({std::move(write), [this, waiting](const StorageError& error) {
+                   asio::post(control().executor(), [waiting, error] {
+                     waiting->result = error;
+                     waiting->timer.cancel();
+                   });
+                 }});
+  while (!waiting->result && !control().draining) {
+    waiting->timer.expires_after(std::chrono::milliseconds(100));  // Looks at `draining` then.
+    boost::system::error_code cancelled;
+    co_await waiting->timer.async_wait(asio::redirect_error(kUseAwaitable, cancelled));
+  }
+  if (!waiting->result)
+    co_return Verdict::Failed(ErrorCode::kUnavailable, "the server is shutting down: what was asked for may have been done");
+  if (!waiting->result->failed()) co_return Verdict::Done();
+  const bool full = waiting->result->problem == StorageProblem::kFull;
+  co_return Verdict::Failed(full ? ErrorCode::kStorageFull : ErrorCode::kStorageFailed, waiting->result->message);
+}
+
+}  // namespace replay::server
