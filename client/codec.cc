@@ -6,6 +6,7 @@
 
 #include "client/request_builder.h"
 #include "client/trajectory.h"
+#include "schema/names.h"
 
 namespace replay {
 namespace {
@@ -198,6 +199,11 @@ Frame EncodeVersions(const RequestHead& head, std::string_view run_id) {
                       [&](schema::Request::Builder request) { request.initVersions().setRunId(AsText(std::string(run_id))); });
 }
 
+std::string CheckLevel(std::string_view level) {
+  if (level.empty() || std::find(kLevelNames.begin(), kLevelNames.end(), level) != kLevelNames.end()) return "";
+  return "level is \"" + std::string(level) + "\": it must be one of " + JoinNames(kLevelNames, ", ");
+}
+
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,
                                       std::span<const Frame> frames, std::span<const EncodedColumn> columns) {
   auto request = builder.Start<schema::Request>(kFixedWords + TextWords(insert.buffer) +
@@ -211,6 +217,11 @@ std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead
   to.setSequence(insert.sequence);
   to.setAcknowledgedThrough(insert.acknowledged_through);
   to.setPartial(insert.partial);
+  if (!insert.level.empty()) {
+    to.setHasLevel(true);
+    const auto found = std::find(kLevelNames.begin(), kLevelNames.end(), insert.level);  // It passed CheckLevel.
+    to.setLevel(static_cast<schema::AcknowledgementLevel>(found - kLevelNames.begin()));
+  }
   auto sizes = to.initFrameBytes(static_cast<unsigned>(frames.size()));
   uint64_t payload_bytes = 0;
   for (unsigned i = 0; i < sizes.size(); ++i) {

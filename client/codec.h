@@ -64,12 +64,15 @@ Result<Frame> EncodeReserveGroup(const RequestHead& head, std::string_view buffe
                                  ReserveAction action);
 Frame EncodeAdmit(const RequestHead& head, std::string_view buffer, const AdmissionRequest& admission);
 
+// "" or why it is none.
+std::string CheckLevel(std::string_view level);
 struct InsertHead {
   std::string_view buffer;
   Key128 writer;  // zero: the server keeps no receipt
   uint64_t sequence = 0;
   uint64_t acknowledged_through = 0;
   bool partial = false;
+  std::string_view level{};  // "": the buffer's; else one of kLevelNames
 };
 // Valid until the builder's next message: a Writer encodes many.
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,

@@ -28,6 +28,7 @@ struct ParsedKinds {
   std::vector<uint16_t> of_views;
   std::optional<uint16_t> unit;
   std::optional<uint16_t> zero_spread;
+  std::optional<uint16_t> level;
 };
 
 Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
@@ -66,6 +67,11 @@ Result<ParsedKinds> ParseKinds(const BufferOptions& options) {
     const Result<uint16_t> zero_spread = ParseEnum("zero_spread", *options.zero_spread, kZeroSpreadNames);
     if (!zero_spread) return zero_spread.error();
     kinds.zero_spread = *zero_spread;
+  }
+  if (options.level) {
+    const Result<uint16_t> level = ParseEnum("level", *options.level, kLevelNames);
+    if (!level) return level.error();
+    kinds.level = *level;
   }
   if (options.views && options.views->size() > kMaxViews)
     return Refuse("views has " + std::to_string(options.views->size()) + " entries: at most " + std::to_string(kMaxViews) +
@@ -136,6 +142,7 @@ std::vector<std::string_view> Overlay(const BufferOptions& from, const ParsedKin
   if (given(from.closed, "closed")) to.setClosed(*from.closed);
   if (given(from.lease, "lease")) to.setLeaseMs(static_cast<uint64_t>(from.lease->count()));
   if (given(kinds.zero_spread, "zero_spread")) to.setZeroSpread(static_cast<schema::ZeroSpread>(*kinds.zero_spread));
+  if (given(kinds.level, "level")) to.setLevel(static_cast<schema::AcknowledgementLevel>(*kinds.level));
   if (given(from.parts, "parts")) to.setParts(*from.parts);
   if (given(from.prompt_history, "prompt_history")) to.setPromptHistory(*from.prompt_history);
   if (given(from.seed, "seed")) {

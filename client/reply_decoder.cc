@@ -12,8 +12,6 @@
 namespace replay {
 namespace {
 
-constexpr std::array<std::string_view, 3> kLevels = {"memory", "process", "disk"};
-
 using ColumnSizes = capnp::List<schema::ColumnSize>::Reader;
 
 std::vector<uint32_t> SizesOf(ColumnSizes columns) {
@@ -89,6 +87,7 @@ BufferOptions ReadOptions(schema::BufferOptions::Reader from) {
   options.closed = from.getClosed();
   options.lease = milliseconds(from.getLeaseMs());
   options.zero_spread = Name(kZeroSpreadNames, from.getZeroSpread());
+  options.level = Name(kLevelNames, from.getLevel());
   options.parts = std::max(1u, from.getParts());
   options.prompt_history = from.getPromptHistory();
   for (const auto& view : from.getViews()) {
@@ -219,7 +218,7 @@ Result<InsertReceipt> DecodeInsert(const ReceivedReply& received) {
                          .count = insert.getCount(),
                          .refused = insert.getRefused(),
                          .duplicate = insert.getDuplicate(),
-                         .level = Name(kLevels, insert.getLevel()),
+                         .level = Name(kLevelNames, insert.getLevel()),
                          .live = insert.getLive(),
                          .pending = insert.getPending()};
   });

@@ -72,6 +72,8 @@ Result<Done> WriterCore::Insert(std::span<const Trajectory> group, milliseconds 
   if (reactor_->OnThread()) return Error{ErrorCode::kFailedPrecondition, "InsertGroup within a callback could wait for itself"};
   if (std::string error = ValidateBufferName(buffer_); !error.empty())
     return Error{ErrorCode::kInvalidArgument, std::move(error)};
+  if (std::string error = CheckLevel(options_.level); !error.empty())
+    return Error{ErrorCode::kInvalidArgument, std::move(error)};
   if (!reactor_->address_error.empty()) return Error{ErrorCode::kInvalidArgument, reactor_->address_error};
   Result<EncodedGroup> encoded = EncodeGroup(group, ids);
   if (!encoded) return encoded.error();

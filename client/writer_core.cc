@@ -94,7 +94,8 @@ Awaitable<std::optional<Error>> WriterCore::SendWhatIsDue(Connection& connection
     const InsertHead insert{.buffer = buffer_,
                             .writer = window_.writer(),
                             .sequence = request->sequence,
-                            .acknowledged_through = window_.acknowledged_through()};
+                            .acknowledged_through = window_.acknowledged_through(),
+                            .level = options_.level};
     connection.output().AddBytes(EncodeInsert(builder_, head, insert, request->bundle.frames, request->bundle.columns));
     for (const Frame& frame : request->bundle.frames) connection.output().AddFrame(frame);
     for (const EncodedColumn& each : request->bundle.columns) connection.output().AddFrame(each.column);

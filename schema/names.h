@@ -33,4 +33,6 @@ inline constexpr auto kUnitNames = std::to_array<std::string_view>({"trajectory"
 
 inline constexpr auto kZeroSpreadNames = std::to_array<std::string_view>({"keep", "refuse"});
 
+inline constexpr auto kLevelNames = std::to_array<std::string_view>({"memory", "process", "disk"});
+
 }  // namespace replay

@@ -120,6 +120,7 @@ struct BufferOptions {
   zeroSpread @28 :ZeroSpread;
   parts @29 :UInt32;                # Above 1: every rank draws from a part of its own.
   promptHistory @30 :UInt32;        # Prompts whose outcomes are remembered; 0: none.
+  level @31 :AcknowledgementLevel = disk;  # Of inserts that ask for none.
 }
 
 struct Hello {
@@ -166,6 +167,8 @@ struct Insert {
   frameBytes @5 :List(UInt32);      # Sizes of the core frames that follow as payload, back to back.
   partial @6 :Bool;                 # All are members of reserved groups, which need not be complete.
   columns @7 :List(ColumnSize);
+  level @8 :AcknowledgementLevel;   # With hasLevel: what it is to survive once it is answered, instead of the buffer's.
+  hasLevel @9 :Bool;
 }
 
 struct InsertReply {

@@ -176,7 +176,7 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   };
 
   *result = {};
-  result->level = s.journal ? AcknowledgementLevel::kDisk : s.store.level();
+  result->level = s.journal ? request.level.value_or(s.options.level) : AcknowledgementLevel::kMemory;
   bool looked = false;  // and the look changed something
   const auto wait = [&] {
     if (looked) s.NoteLook(request, 0, /*is_duplicate=*/false);

@@ -60,6 +60,7 @@ struct InsertRequest {
   uint64_t acknowledged_through = 0;
   bool partial = false;              // All are members of reserved groups, which need not be complete.
   std::span<ColumnOf> columns = {};  // likewise moved from; checked against their core frames, in the order of those
+  std::optional<AcknowledgementLevel> level = {};  // none: the buffer's
 };
 
 struct InsertResult {
@@ -67,7 +68,7 @@ struct InsertResult {
   uint32_t count = 0;
   uint32_t refused = 0;  // not stored and not in count: of groups with zero spread
   bool duplicate = false;
-  AcknowledgementLevel level = AcknowledgementLevel::kMemory;
+  AcknowledgementLevel level = AcknowledgementLevel::kMemory;  // what it is to survive before it is answered
   uint64_t live = 0;
   bool pending = false;  // Of a partial insert: a group is not complete yet. first_item is 0 then.
 };

@@ -60,6 +60,7 @@ constexpr Option kOptions[] = {
     REPLAY_OPTION(zero_spread),
     REPLAY_OPTION(parts),
     REPLAY_OPTION(prompt_history),
+    REPLAY_OPTION(level),
 };
 #undef REPLAY_OPTION
 
@@ -174,6 +175,7 @@ std::string_view ToString(SelectorKind kind) { return kSelectorNames[static_cast
 
 std::string_view ToString(Unit unit) { return kUnitNames[static_cast<size_t>(unit)]; }
 std::string_view ToString(ZeroSpread what) { return kZeroSpreadNames[static_cast<size_t>(what)]; }
+std::string_view ToString(AcknowledgementLevel level) { return kLevelNames[static_cast<size_t>(level)]; }
 
 bool IsDistinct(SelectorKind kind) {
   return kind == SelectorKind::kUniformDistinct || kind == SelectorKind::kLifo || kind == SelectorKind::kFifo;
@@ -186,6 +188,10 @@ std::optional<SelectorKind> ParseSelector(std::string_view text) { return ParseN
 std::optional<Unit> ParseUnit(std::string_view text) { return ParseName<Unit>(text, kUnitNames); }
 
 std::optional<ZeroSpread> ParseZeroSpread(std::string_view text) { return ParseName<ZeroSpread>(text, kZeroSpreadNames); }
+
+std::optional<AcknowledgementLevel> ParseLevel(std::string_view text) {
+  return ParseName<AcknowledgementLevel>(text, kLevelNames);
+}
 
 uint64_t Decimal::FloorOf(uint64_t n) const {
   __extension__ using Wide = unsigned __int128;

@@ -45,10 +45,14 @@ std::string ParseDecimal(std::string_view text, Decimal* decimal);
 enum class Unit : uint8_t { kTrajectory, kGroup };
 // What becomes of a group whose members all have one reward.
 enum class ZeroSpread : uint8_t { kKeep, kRefuse };
-std::string_view ToString(Unit unit);        // "trajectory"
-std::string_view ToString(ZeroSpread what);  // "keep"
+// What an insert survives once it is answered: nothing, kill -9, power loss. Same numbers as the protocol's.
+enum class AcknowledgementLevel : uint8_t { kMemory, kProcess, kDisk };
+std::string_view ToString(Unit unit);                   // "trajectory"
+std::string_view ToString(ZeroSpread what);             // "keep"
+std::string_view ToString(AcknowledgementLevel level);  // "disk"
 std::optional<Unit> ParseUnit(std::string_view text);
 std::optional<ZeroSpread> ParseZeroSpread(std::string_view text);
+std::optional<AcknowledgementLevel> ParseLevel(std::string_view text);
 
 // See server/view.h and filter.h.
 struct ViewOptions {
@@ -81,6 +85,7 @@ struct BufferOptions {
   ZeroSpread zero_spread = ZeroSpread::kKeep;
   uint32_t parts = 1;           // Above 1: each rank draws from a part of its own.
   uint32_t prompt_history = 0;  // Prompts whose outcomes are remembered, see server/prompts.h; 0: none
+  AcknowledgementLevel level = AcknowledgementLevel::kDisk;  // Of inserts that ask for none; without storage.path it is memory.
 
   double replay_ratio = 0;        // 0: no pacing
   double tolerance = 0;           // 0 with pacing: chosen as the least allowed, (max_draws_per_sample + max_insert * y) / 2

@@ -103,12 +103,14 @@ BufferOptions DecodeOptions(schema::BufferOptions::Reader reader) {
   if (reader.hasViews()) options.views = DecodeViews(reader.getViews());
   if (reader.getUnit() > schema::Unit::GROUP) Refuse("unit is not a known value");
   if (reader.getZeroSpread() > schema::ZeroSpread::REFUSE) Refuse("zero_spread is not a known value");
+  if (reader.getLevel() > schema::AcknowledgementLevel::DISK) Refuse("level is not a known value");
   options.unit = static_cast<Unit>(reader.getUnit());
   options.closed = reader.getClosed();
   options.lease_ms = reader.getLeaseMs();
   options.zero_spread = static_cast<ZeroSpread>(reader.getZeroSpread());
   options.parts = std::max(1u, reader.getParts());
   options.prompt_history = reader.getPromptHistory();
+  options.level = static_cast<AcknowledgementLevel>(reader.getLevel());
   return options;
 }
 
@@ -137,6 +139,11 @@ void DecodeInsert(schema::Insert::Reader insert, Request* request) {
   request->frame_bytes.resize(sizes.size());
   for (uint32_t i = 0; i < sizes.size(); ++i) request->frame_bytes[i] = sizes[i];
   request->partial = insert.getPartial();
+  request->level.reset();
+  if (insert.getHasLevel()) {
+    if (insert.getLevel() > schema::AcknowledgementLevel::DISK) Refuse("level is not a known value");
+    request->level = static_cast<AcknowledgementLevel>(insert.getLevel());
+  }
   DecodeColumnSizes(insert.getColumns(), sizes.size(), &request->columns);
 }
 
@@ -270,7 +277,7 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
   if (!root.ok() || root.Get<uint16_t>(12) != schema::Request::INSERT) return false;
   const FlatStruct insert(message, root.pointer(0), 4, 2);
   if (!insert.ok()) return false;
-  if (insert.data_words() > 4 && insert.Get<uint64_t>(32) != 0) return false;  // partial
+  if (insert.data_words() > 4 && insert.Get<uint64_t>(32) != 0) return false;  // partial, level
   if (insert.pointer_count() > 2 && *insert.pointer(2) != 0) return false;     // columns
   const std::string_view buffer = insert.Text(0);
   const std::span<const uint32_t> sizes = insert.List<uint32_t>(1);
@@ -284,6 +291,7 @@ bool DecodePlainInsert(const void* data, uint32_t words, Request* request) {
   request->acknowledged_through = insert.Get<uint64_t>(24);
   request->frame_bytes.assign(sizes.begin(), sizes.end());
   request->partial = false;
+  request->level.reset();
   request->columns.clear();
   return true;
 }

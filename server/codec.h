@@ -62,6 +62,7 @@ struct Request {
   uint64_t acknowledged_through = 0;
   std::vector<uint32_t> frame_bytes;
   bool partial = false;
+  std::optional<AcknowledgementLevel> level = {};
   std::vector<ColumnSize> columns;  // Update too; their `frame` does not fall
   // Sample
   SampleRequest sample;

@@ -74,6 +74,9 @@ BufferOptions ParseBuffer(JsonConfig& json, std::string* name) {
   const auto zero_spread = ParseZeroSpread(json.Text("zero_spread", "keep"));
   if (!zero_spread) json.Fail("zero_spread", "must be " + JoinNames(kZeroSpreadNames, " or "));
   options.zero_spread = *zero_spread;
+  const auto level = ParseLevel(json.Text("level", "disk"));
+  if (!level) json.Fail("level", "must be " + JoinNames(kLevelNames, " or "));
+  options.level = *level;
   options.closed = json.Flag("closed", false);
   options.lease_ms = static_cast<uint64_t>(json.DurationMs("lease", 0));
   options.parts = static_cast<uint32_t>(json.Integer("parts", 1, 1, kMaxPartViews));

@@ -67,17 +67,15 @@ std::string ReplayService::DeclareBuffers() {
   for (auto& thread : threads_) thread->versions = storage_.versions().newest();
   if (std::string error = DeclareLoaded(); !error.empty()) return error;
   for (const auto& [name, options] : config_.buffers) {
-    if (control().directory->contains(name)) continue;  // It is as it was kept; AlterBuffer changes it.
+    if (const auto kept = control().directory->find(name); kept != control().directory->end()) {
+      WarnOfDifferences(name, options, kept->second->declared);
+      continue;
+    }
     std::shared_ptr<const Directory> next;
     const Verdict verdict = Declare(name, options, &next);
     if (!verdict.done()) return "buffer \"" + name + "\": " + verdict.message;
     for (auto& thread : threads_) thread->directory = next;
-    BufferHost& host = *next->find(name)->second;
-    if (host.kept_id == 0) continue;
-    auto state = std::make_shared<SavedState>(*host.buffer);
-    storage_.Keep({[id = host.kept_id, name = name, state](KeptBuffers& kept) { return kept.Create(id, name, *state); },
-                   [](const StorageError&) {}});
-    StartKeeping(host);
+    KeepNew(*next->find(name)->second);
   }
   return "";
 }

@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/archive.h"
 #include "server/log.h"
 #include "server/replay_service.h"
+#include "server/requests_archive.h"
 
 namespace replay::server {
 namespace {
@@ -20,7 +22,33 @@ constexpr uint64_t kLeastRecordBytes = 16u << 20;
 
 using Timer = asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
 
+std::string BytesOf(BufferOptions options) {
+  std::string bytes;
+  Archive(&bytes).Save(options);
+  return bytes;
+}
+
+// The names of the options that differ; those that the configuration leaves to the daemon do not.
+std::string Differences(const BufferOptions& configured, const BufferOptions& kept) {
+  std::string names;
+  for (const std::string_view name : OptionNames()) {
+    const bool is_chosen = (name == "capacity_bytes" && configured.capacity_bytes == 0) ||
+                           (name == "seed" && !configured.seed) || (name == "tolerance" && configured.tolerance_chosen);
+    BufferOptions changed = kept;
+    CopyOption(name, configured, &changed);
+    if (!is_chosen && BytesOf(changed) != BytesOf(kept)) names.append(names.empty() ? "" : ", ").append(name);
+  }
+  return names;
+}
+
 }  // namespace
+
+void ReplayService::WarnOfDifferences(const std::string& name, const BufferOptions& configured, const BufferOptions& kept) {
+  const std::string names = Differences(configured, kept);
+  if (names.empty()) return;
+  Log(LogLevel::kWarning, "the buffer is as it was kept, not as it is configured: replayctl buffer alter changes it",
+      {{"buffer", name}, {"options", names}});
+}
 
 Verdict ReplayService::WhyNotKept() const {
   if (storage_.has_failed())
@@ -61,6 +89,15 @@ void ReplayService::StartKeeping(BufferHost& host) {
   host.buffer->SetJournal(&host.journal);
 }
 
+// Of the configuration: nobody waits for its rows, the records follow them in the queue.
+void ReplayService::KeepNew(BufferHost& host) {
+  if (host.kept_id == 0) return;
+  auto state = std::make_shared<const SavedState>(*host.buffer);
+  storage_.Keep({[id = host.kept_id, name = host.name, state](KeptBuffers& kept) { return kept.Create(id, name, *state); },
+                 nullptr, [](const StorageError&) {}});
+  StartKeeping(host);
+}
+
 void ReplayService::HandOver(BufferHost& host) {
   if (host.journal.entries().empty() || !host.buffer) return;
   auto entries = std::make_shared<const Journal::Entries>(host.journal.Take());
@@ -68,6 +105,11 @@ void ReplayService::HandOver(BufferHost& host) {
   const uint64_t record = host.journal.total();
   const auto shared = host.shared_from_this();
   storage_.Keep({[id = host.kept_id, entries](KeptBuffers& kept) { return kept.Add(id, *entries); },
+                 [this, shared, record] {
+                   shared->written_records = record;
+                   if (shared->waiting_for_written > 0)
+                     asio::post(shared->home.executor(), [this, shared] { WakeKept(*shared); });
+                 },
                  [this, shared, record](const StorageError& error) {
                    const bool failed = error.failed();
                    asio::post(shared->home.executor(), [this, shared, record, failed] { OnKept(*shared, record, failed); });
@@ -81,7 +123,7 @@ void ReplayService::SaveState(BufferHost& host) {
   host.record_bytes = 0;
   host.state_bytes = state->bytes.size();
   const auto shared = host.shared_from_this();
-  storage_.Keep({[id = host.kept_id, state](KeptBuffers& kept) { return kept.Save(id, *state); },
+  storage_.Keep({[id = host.kept_id, state](KeptBuffers& kept) { return kept.Save(id, *state); }, nullptr,
                  [shared](const StorageError&) { asio::post(shared->home.executor(), [shared] { shared->saving = false; }); }});
 }
 
@@ -90,27 +132,37 @@ void ReplayService::OnKept(BufferHost& host, uint64_t record, bool failed) {
     host.keeping_failed.store(true, std::memory_order_relaxed);
   else if (!host.keeping_failed.load(std::memory_order_relaxed))
     host.kept_records.store(record, std::memory_order_release);
-  for (KeepWaiter* waiter : host.keep_waiters)
-    if (failed || waiter->record <= record) waiter->timer.cancel();
+  WakeKept(host);
 }
 
-Awaitable<bool> ReplayService::KeptAtHome(BufferHost& host, uint64_t record) {
+void ReplayService::WakeKept(BufferHost& host) {
+  const bool failed = host.keeping_failed.load(std::memory_order_relaxed);
+  for (KeepWaiter* waiter : host.keep_waiters)
+    if (failed || host.Survives(waiter->record, waiter->level)) waiter->timer.cancel();
+}
+
+Awaitable<bool> ReplayService::KeptAtHome(BufferHost& host, uint64_t record, AcknowledgementLevel level) {
   KeepWaiter waiter(host.home);
   waiter.record = record;
+  waiter.level = level;
+  // Before the look: the storage thread writes, and then looks whether somebody waits for it.
+  if (level == AcknowledgementLevel::kProcess) ++host.waiting_for_written;
   const auto place = host.keep_waiters.insert(host.keep_waiters.end(), &waiter);
-  const auto is_kept = [&] { return host.kept_records.load(std::memory_order_relaxed) >= record; };
+  const auto is_kept = [&] { return host.Survives(record, level); };
   while (!is_kept() && !host.keeping_failed.load(std::memory_order_relaxed) && !waiter.given_up) {
     waiter.timer.expires_at(SteadyTime::max());
     boost::system::error_code cancelled;
     co_await waiter.timer.async_wait(asio::redirect_error(kUseAwaitable, cancelled));
   }
   host.keep_waiters.erase(place);
+  if (level == AcknowledgementLevel::kProcess) --host.waiting_for_written;
   co_return is_kept();
 }
 
-Awaitable<bool> ReplayService::Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record) {
-  if (host->kept_records.load(std::memory_order_acquire) >= record) co_return true;
-  Awaitable<bool> work = KeptAtHome(*host, record);
+Awaitable<bool> ReplayService::Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record,
+                                    AcknowledgementLevel level) {
+  if (host->Survives(record, level)) co_return true;
+  Awaitable<bool> work = KeptAtHome(*host, record, level);
   co_return co_await RunOn(host->home, thread, std::move(work));
 }
 
@@ -140,7 +192,7 @@ Awaitable<Verdict> ReplayService::KeepOnControl(std::function<StorageError(KeptB
     std::optional<StorageError> result;
   };
   auto waiting = std::make_shared<Waiting>(control().executor());
-  storage_.Keep({std::move(write), [this, waiting](const StorageError& error) {
+  storage_.Keep({std::move(write), nullptr, [this, waiting](const StorageError& error) {
                    asio::post(control().executor(), [waiting, error] {
                      waiting->result = error;
                      waiting->timer.cancel();

@@ -76,11 +76,12 @@ struct Waiter : PeerWatch::Listener {
 // What a waiter that was not decided is told.
 Verdict EndVerdict(const Waiter& waiter);
 
-// Waits until what was decided survives a power cut; lives in the frame of the coroutine that waits.
+// Waits until what was decided survives; lives in the frame of the coroutine that waits.
 struct KeepWaiter {
   explicit KeepWaiter(IoThread& home) : timer(home.executor()) {}
   asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor> timer;
   uint64_t record = 0;
+  AcknowledgementLevel level = AcknowledgementLevel::kDisk;
   bool given_up = false;
 };
 
@@ -104,9 +105,15 @@ struct BufferHost : std::enable_shared_from_this<BufferHost> {
   uint64_t record_bytes = 0, state_bytes = 0;  // handed over since the state was saved; of that state
   bool saving = false;
 
-  // Any thread. The records that survive; UINT64_MAX once that is given up.
+  // Any thread. How many of the records survive kill -9, and a power cut.
+  std::atomic<uint64_t> written_records{0};
   std::atomic<uint64_t> kept_records{0};
   std::atomic<bool> keeping_failed{false};
+  std::atomic<uint32_t> waiting_for_written{0};  // of keep_waiters
+  bool Survives(uint64_t record, AcknowledgementLevel level) const {
+    if (level == AcknowledgementLevel::kMemory) return true;
+    return (level == AcknowledgementLevel::kDisk ? kept_records : written_records).load() >= record;
+  }
   // Connections that have inserted / sampled; any thread.
   std::atomic<uint32_t> producers{0};
   std::atomic<uint32_t> consumers{0};
@@ -185,9 +192,9 @@ class ReplayService {
   Awaitable<void> History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
-  // Whether the first `record` records of a buffer that is kept survive a power cut. Waits for it; false: they may not, since the disk
-  // has failed, or the daemon stops and the disk is full.
-  Awaitable<bool> Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record);
+  // Whether the first `record` records of a buffer that is kept survive what `level` says. Waits for it; false: they may not, since
+  // the disk has failed, or the daemon stops and the disk is full.
+  Awaitable<bool> Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record, AcknowledgementLevel level);
   // On each thread, when the daemon stops: waits for the disk no longer. Then saves what is there.
   void GiveUpKeeping(IoThread& thread);
   void SaveAll(IoThread& thread);
@@ -265,12 +272,15 @@ class ReplayService {
   Awaitable<void> InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions);
   // replay_keep.cc
   void StartKeeping(BufferHost& host);
+  void KeepNew(BufferHost& host);
   void HandOver(BufferHost& host);
   void SaveState(BufferHost& host);
   void OnKept(BufferHost& host, uint64_t record, bool failed);
-  Awaitable<bool> KeptAtHome(BufferHost& host, uint64_t record);
+  void WakeKept(BufferHost& host);
+  Awaitable<bool> KeptAtHome(BufferHost& host, uint64_t record, AcknowledgementLevel level);
   Awaitable<Verdict> KeepOnControl(std::function<StorageError(KeptBuffers&)> write);
   std::string DeclareLoaded();
+  static void WarnOfDifferences(const std::string& name, const BufferOptions& configured, const BufferOptions& kept);
   // "" or why nothing more can be kept.
   Verdict WhyNotKept() const;
 

@@ -42,6 +42,7 @@ void FillOptions(const BufferOptions& from, schema::BufferOptions::Builder to) {
   to.setSeed(from.seed.value_or(0));
   to.setUnit(static_cast<schema::Unit>(from.unit));
   to.setClosed(from.closed);
+  to.setLevel(static_cast<schema::AcknowledgementLevel>(from.level));
   to.setLeaseMs(from.lease_ms);
   to.setZeroSpread(static_cast<schema::ZeroSpread>(from.zero_spread));
   to.setParts(from.parts);

@@ -55,7 +55,7 @@ void Persist(Archive& archive, BufferOptions& options) {
   archive(options.unit, options.capacity_items, options.capacity_bytes, options.retention, options.delta, options.selector,
           options.priority_exponent, options.staleness_decay, options.max_staleness, options.max_draws, options.max_age_ms,
           options.evict_staleness, options.correct_threshold, options.views, options.closed, options.lease_ms,
-          options.zero_spread, options.parts, options.prompt_history, options.replay_ratio, options.tolerance,
+          options.zero_spread, options.parts, options.prompt_history, options.level, options.replay_ratio, options.tolerance,
           options.tolerance_chosen, options.min_size, options.max_draws_per_sample, options.max_insert, options.pace_draws,
           options.pace_inserts, options.seed);
 }

@@ -159,21 +159,20 @@ bool Session::SendNow() {
   return sent_all;
 }
 
-void Session::HoldReplies(const std::shared_ptr<BufferHost>& host) {
+void Session::HoldReplies(const std::shared_ptr<BufferHost>& host, AcknowledgementLevel level) {
   if (host->kept_id == 0) return;
   const uint64_t record = host->journal.total();
-  if (host->kept_records.load(std::memory_order_acquire) >= record) return;
+  if (host->Survives(record, level)) return;
   for (Gate& gate : gates_) {
-    if (gate.host != host) continue;
+    if (gate.host != host || gate.level != level) continue;
     gate.record = record;
     return;
   }
-  gates_.push_back({host, record});
+  gates_.push_back({host, level, record});
 }
 
 bool Session::MayReply() {
-  std::erase_if(gates_,
-                [](const Gate& gate) { return gate.host->kept_records.load(std::memory_order_acquire) >= gate.record; });
+  std::erase_if(gates_, [](const Gate& gate) { return gate.host->Survives(gate.record, gate.level); });
   return gates_.empty();
 }
 
@@ -182,7 +181,7 @@ bool Session::MayReply() {
 Awaitable<bool> Session::Flush() {
   while (!gates_.empty()) {
     const Gate gate = gates_.back();
-    if (!co_await service_.Kept(thread_, gate.host, gate.record)) {
+    if (!co_await service_.Kept(thread_, gate.host, gate.record, gate.level)) {
       Shutdown();
       co_return false;
     }
@@ -314,7 +313,11 @@ Awaitable<void> Session::Finish(Rest rest) {
 void Session::ReplyToSample() {
   if (sample_.verdict.done()) {
     thread_.encoder.Sample(request_.id, sample_.result, output_);
-    if (!request_.sample.consumer.empty() && host_) HoldReplies(host_);
+    if (request_.sample.consumer.empty()) return;
+    // The plan is promised to whoever asks again.
+    HoldReplies(host_);
+    for (const SamplePart& part : request_.sample.parts)
+      if (const auto host = part.buffer.empty() ? nullptr : service_.Find(thread_, part.buffer)) HoldReplies(host);
   } else {
     Reply(sample_.verdict);
   }

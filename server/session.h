@@ -106,7 +106,7 @@ class Session {
   // host_ becomes the buffer of this name, or null; the session is counted once as producer or consumer of it.
   void FindHost(const std::string& name, bool produces);
   // What has been decided in a buffer that is kept: replies go out once that survives.
-  void HoldReplies(const std::shared_ptr<BufferHost>& host);
+  void HoldReplies(const std::shared_ptr<BufferHost>& host, AcknowledgementLevel level = AcknowledgementLevel::kDisk);
   bool MayReply();
   void Reply(const Verdict& verdict);
   void Fail(ErrorCode code, WaitReason reason, std::string_view message);
@@ -124,6 +124,7 @@ class Session {
   OutputQueue output_;
   struct Gate {
     std::shared_ptr<BufferHost> host;
+    AcknowledgementLevel level;
     uint64_t record = 0;
   };
   std::vector<Gate> gates_;  // what the replies in output_ wait for

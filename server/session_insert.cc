@@ -173,6 +173,7 @@ bool Session::ValidatePayload() {
   insert_.request.sequence = request_.sequence;
   insert_.request.acknowledged_through = request_.acknowledged_through;
   insert_.request.partial = request_.partial;
+  insert_.request.level = request_.level;
   return true;
 }
 
@@ -212,7 +213,7 @@ void Session::ReplyToInsert() {
   DropFrames();
   if (insert_.verdict.done()) {
     thread_.encoder.Insert(request_.id, insert_.result, output_);
-    HoldReplies(host_);
+    HoldReplies(host_, insert_.result.level);
   } else {
     Reply(insert_.verdict);
   }

@@ -116,10 +116,12 @@ void StorageThread::Work() {
     if (error.failed() && !broken_.failed()) Break(error);
     Task task = std::move(queue_.front());
     queue_.pop_front();
-    if (error.failed())
+    if (error.failed()) {
       task.done(error);
-    else
-      written_.push_back(std::move(task));
+      continue;
+    }
+    if (task.written) task.written();
+    written_.push_back(std::move(task));
   }
   if (!written_.empty() && !std::exchange(sync_posted_, true))
     asio::post(executor(), [this] { SyncWritten(); });  // Behind the tasks that have arrived by now.

@@ -49,6 +49,7 @@ class StorageThread {
   // --- Any thread -----------------------------------------------------------------------------------------------------------
   struct Task {
     std::function<StorageError(KeptBuffers&)> write;
+    std::function<void()> written;                  // if given: on the storage thread, once it survives kill -9
     std::function<void(const StorageError&)> done;  // on the storage thread, once it survives a power cut, or has failed
   };
   void Keep(Task task);

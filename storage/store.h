@@ -16,9 +16,6 @@
 
 namespace replay {
 
-// What an insert survives once it is acknowledged; same numbers as schema::AcknowledgementLevel.
-enum class AcknowledgementLevel : uint8_t { kMemory, kProcess, kDisk };
-
 class Store {
  public:
   class Place {
@@ -29,8 +26,6 @@ class Store {
   };
   static_assert(sizeof(Place) == 16);
 
-  // What Put of this store has reached when it returns.
-  AcknowledgementLevel level() const { return AcknowledgementLevel::kMemory; }
   // Into an empty place.
   void Put(Place* place, Frame frame) {
     frame_bytes_ += frame.size();

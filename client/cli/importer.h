@@ -118,6 +118,7 @@ inline std::optional<Error> Importer::Connect() {
     if (!created && created.error().code != ErrorCode::kAlreadyExists) return created.error();
   }
   WriterOptions options;
+  options.level = arguments_.options.level.value_or("");
   options.max_in_flight = 1;
   options.max_in_flight_bytes = uint64_t{1} << 30;
   options.batch_trajectories = 1;  // One call of InsertGroup is one request.

@@ -269,6 +269,9 @@ void AddBufferOptions(CLI::App* app, BufferOptions* o, const std::string& group)
       ->check(one_of({kZeroSpreadNames.begin(), kZeroSpreadNames.end()}));
   add("--parts", &o->parts, "T", "Parts of the buffer, one for each rank, which draws from its own");
   add("--prompt-history", &o->prompt_history, "N", "Prompts whose outcomes are remembered; 0: none");
+  add("--level", &o->level, "NAME",
+      "What inserts survive once answered: memory (nothing) | process (kill -9) | disk (power loss)")
+      ->check(one_of({kLevelNames.begin(), kLevelNames.end()}));
   add("--evict-staleness", &o->evict_staleness, "STEPS", "Evict items once staler than this; -1: never");
   add("--max-staleness", &o->max_staleness, "STEPS", "Items staler than this are not drawn; -1: any are");
   add("--max-draws", &o->max_draws, "N", "Remove an item once drawn this often; 0: never");

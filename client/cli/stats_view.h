@@ -124,6 +124,7 @@ inline Json JsonOf(const BufferOptions& o) {
   put("zero_spread", o.zero_spread);
   put("parts", o.parts);
   put("prompt_history", o.prompt_history);
+  put("level", o.level);
   json["views"] = Json::array();
   for (const ViewOptions& view : o.views.value_or(std::vector<ViewOptions>()))
     json["views"].push_back({{"name", view.name},

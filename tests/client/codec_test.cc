@@ -163,7 +163,8 @@ TEST(EncodeAlterBuffer, ListsWhatIsSet) {
                                  .lease = std::chrono::milliseconds(1),
                                  .zero_spread = "keep",
                                  .parts = 1,
-                                 .prompt_history = 1};
+                                 .prompt_history = 1,
+                                 .level = "disk"};
   std::vector<std::string> names;
   std::istringstream listed(Fields(everything));
   for (std::string name; listed >> name;) names.push_back(name);

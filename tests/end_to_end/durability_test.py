@@ -4,26 +4,15 @@ import json
 import os
 import pathlib
 import random
-import shutil
 import sys
-import tempfile
 import threading
 import time
-
-import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 from daemon import Daemon  # noqa: E402
 
 RESTARTS = int(os.environ.get("REPLAY_RESTARTS", "10"))
-
-
-@pytest.fixture
-def data():
-    around = tempfile.mkdtemp(prefix="replayd-data-")
-    yield pathlib.Path(around) / "data"
-    shutil.rmtree(around)
 
 
 def rollout(number, length=8):
@@ -130,10 +119,49 @@ def test_what_was_answered_under_load_is_there_after_kill_9(data):
             time.sleep(0.2 + chance.random() / 2)
             stop.set()
             daemon.kill()
-            for writer in writers:
-                writer.join()
             daemon.start()
+            for writer in writers:  # Who was cut off in the middle asks again, and is stored once.
+                writer.join()
             there = exported(daemon, "rollouts")
             assert len(there) == len(set(there)), "each once"
             assert {f"t{number}" for number in answered} <= set(there) <= {f"t{number}" for number in offered}
         assert len(answered) > 10 * RESTARTS
+
+
+def test_the_reply_says_what_an_insert_survives_and_what_survives_is_there(data):
+    buffers = [{"name": name, "level": name} for name in ("memory", "process", "disk")]
+    with Daemon(buffers=buffers, storage={"path": str(data)}) as daemon:
+
+        def level_of(buffer, numbers, *more):
+            lines = "".join(json.dumps(rollout(number)) + "\n" for number in numbers)
+            return json.loads(daemon.ctl("insert", buffer, "-", "--json", *more, input=lines).stdout)["level"]
+
+        for name in ("memory", "process", "disk"):
+            assert level_of(name, [1]) == name
+            for number, asked in enumerate(("memory", "process", "disk"), start=2):
+                assert level_of(name, [number], "--level", asked) == asked
+        daemon.kill()
+        daemon.start()
+        for name in ("process", "disk"):
+            assert "t1" in exported(daemon, name)
+    with Daemon(buffers=buffers) as daemon:
+        assert level_of("disk", [1]) == "memory", "without a folder nothing survives"
+
+
+def test_a_kept_buffer_stays_as_it_is_and_the_log_says_where_the_configuration_differs(data):
+    def started(**options):
+        return Daemon(buffers=[{"name": "rollouts", **options}], storage={"path": str(data)})
+
+    def warnings(daemon):
+        lines = [json.loads(line) for line in daemon.log_path.read_text().splitlines()]
+        return [line["options"] for line in lines if line["level"] == "warning"]
+
+    with started(capacity_items=10) as daemon:
+        insert(daemon, "rollouts", range(10))
+        assert warnings(daemon) == []
+        daemon.stop()
+        daemon.start()
+        assert warnings(daemon) == []
+    with started(capacity_items=4, max_draws=3) as daemon:
+        assert warnings(daemon) == ["capacity_items, max_draws"]
+        assert len(exported(daemon, "rollouts")) == 10

@@ -237,6 +237,7 @@ def test_a_buffer_is_created_altered_described_and_dropped(daemon):
         "replay_ratio": 2.0, "tolerance": 40.0, "min_size": 3, "max_draws_per_sample": 8,
         "max_insert": 4, "pace_draws": True, "pace_inserts": False, "seed": 11, "views": [],
         "unit": "trajectory", "closed": False, "lease_ms": 0, "zero_spread": "keep", "parts": 1, "prompt_history": 0,
+        "level": "disk",
     }  # fmt: skip
     assert daemon.json("buffer", "alter", "life", "--replay-ratio", "4", "--pace-inserts") == {"altered": "life"}
     assert daemon.json("buffer", "describe", "life")["options"] == {**described, "replay_ratio": 4.0, "pace_inserts": True}
@@ -266,6 +267,7 @@ OPTIONS = {
     "zero-spread": ([], ["refuse"], "refuse", ["keep"], "keep"),
     "parts": ([], [3], 3, [2], 2),
     "prompt-history": ([], [100], 100, [7], 7),
+    "level": ([], ["process"], "process", ["memory"], "memory"),
     "evict-staleness": ([], [9], 9, [-1], None),
     "max-staleness": ([], [5], 5, [0], 0),
     "max-draws": ([], [4], 4, [0], 0),

@@ -20,14 +20,6 @@ FAILED, IO, LOCKED, FORMAT, CONFIG = 1, 74, 75, 76, 78
 RESTARTS = int(os.environ.get("REPLAY_RESTARTS", "20"))
 
 
-@pytest.fixture
-def data():
-    """A folder's path, whose folder the daemon makes."""
-    around = tempfile.mkdtemp(prefix="replayd-data-")
-    yield pathlib.Path(around) / "data"
-    shutil.rmtree(around)
-
-
 def ends(data, **storage):
     """A daemon of its own that cannot have the folder: its exit status and the one line that says why."""
     around = tempfile.mkdtemp(prefix="replayd-")

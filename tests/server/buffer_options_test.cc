@@ -173,7 +173,8 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   source.zero_spread = ZeroSpread::kRefuse;
   source.parts = 18;
   source.prompt_history = 19;
-  EXPECT_EQ(27u, OptionNames().size());
+  source.level = AcknowledgementLevel::kMemory;
+  EXPECT_EQ(28u, OptionNames().size());
   BufferOptions target;
   for (const std::string_view name : OptionNames()) EXPECT_TRUE(CopyOption(name, source, &target)) << name;
   EXPECT_EQ(source.views, target.views);
@@ -183,6 +184,7 @@ TEST(BufferOptions, EveryOptionCanBeCopiedByItsName) {
   EXPECT_EQ(ZeroSpread::kRefuse, target.zero_spread);
   EXPECT_EQ(18u, target.parts);
   EXPECT_EQ(19u, target.prompt_history);
+  EXPECT_EQ(AcknowledgementLevel::kMemory, target.level);
   EXPECT_EQ(7u, target.capacity_items);
   EXPECT_EQ(8u, target.capacity_bytes);
   EXPECT_EQ(RetentionKind::kPositiveBias, target.retention);
@@ -232,6 +234,7 @@ TEST(BufferOptions, NamesOfKindsGoBothWays) {
   go_both_ways(kRetentionNames, ParseRetention);
   go_both_ways(kUnitNames, ParseUnit);
   go_both_ways(kZeroSpreadNames, ParseZeroSpread);
+  go_both_ways(kLevelNames, ParseLevel);
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ TEST(Config, ReadsEveryOptionThatABufferHas) {
       {"lease", R"("selector": "fifo", "max_draws": 1, "lease": "2s")", [](auto& o) { return o.lease_ms == 2'000; }},
       {"zero_spread", R"("zero_spread": "refuse")", [](auto& o) { return o.zero_spread == ZeroSpread::kRefuse; }},
       {"parts", R"("parts": 4)", [](auto& o) { return o.parts == 4; }},
-      {"prompt_history", R"("prompt_history": 9)", [](auto& o) { return o.prompt_history == 9; }}};
+      {"prompt_history", R"("prompt_history": 9)", [](auto& o) { return o.prompt_history == 9; }},
+      {"level", R"("level": "process")", [](auto& o) { return o.level == AcknowledgementLevel::kProcess; }}};
   std::vector<std::string_view> names;
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);

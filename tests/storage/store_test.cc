@@ -50,7 +50,5 @@ TEST(Store, GivesTheBytesBackToTheBudgetWhenTheLastOwnerGoes) {
   EXPECT_EQ(0, budget.used_bytes());
 }
 
-TEST(Store, SaysThatMemorySurvivesNothing) { EXPECT_EQ(AcknowledgementLevel::kMemory, Store().level()); }
-
 }  // namespace
 }  // namespace replay

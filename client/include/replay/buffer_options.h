@@ -56,6 +56,7 @@ struct BufferOptions {
   std::optional<std::string> zero_spread{};  // groups whose members have one reward: "keep" | "refuse" to store them
   std::optional<uint32_t> parts{};           // one for each rank, which draws from its own
   std::optional<uint32_t> prompt_history{};  // prompts whose outcomes are remembered; 0: none
+  std::optional<std::string> level{};        // of inserts that ask for none: see InsertReceipt
 };
 
 }  // namespace replay

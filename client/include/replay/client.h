@@ -191,6 +191,7 @@ struct WriterOptions {
                                         // the Writer then offers it again.
   milliseconds give_up_after{300'000};  // Without a server that takes inserts; then those sent before end as kOutcomeUnknown,
                                         // those never sent as kUnavailable.
+  std::string level{};  // What an insert is to survive before it is acknowledged, see InsertReceipt; "": the buffer's.
   milliseconds back_off_first{50};
   milliseconds back_off_most{5'000};
 };
