@@ -119,6 +119,8 @@ BufferStats ReadBufferStats(schema::BufferStats::Reader from) {
   stats.items = from.getItems();
   stats.bytes = from.getBytes();
   stats.index_bytes = from.getIndexBytes();
+  stats.spilled_items = from.getSpilledItems();
+  stats.spilled_bytes = from.getSpilledBytes();
   stats.tokens = from.getTokens();
   stats.positive_items = from.getPositiveItems();
   stats.scored = from.getScored();

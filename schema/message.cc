@@ -69,8 +69,29 @@ Frame Frame::CopyOf(std::span<const uint8_t> bytes) {
   return frame;
 }
 
+Frame Frame::Absent(uint64_t size, uint64_t number, std::string_view note) {
+  const auto note_bytes = static_cast<uint32_t>(note.size());
+  Frame frame = Allocate(note.empty() ? 0 : sizeof note_bytes + note.size());
+  if (!note.empty()) {
+    std::memcpy(frame.mutable_data(), &note_bytes, sizeof note_bytes);
+    std::memcpy(frame.mutable_data() + sizeof note_bytes, note.data(), note.size());
+  }
+  frame.block_->budget = static_cast<uint16_t>(kIsAbsent | (note.empty() ? 0 : 1));
+  frame.block_->size = static_cast<uint32_t>(size);
+  frame.SetNumber(number);
+  return frame;
+}
+
+std::string_view Frame::note() const {
+  if (block_->budget == kIsAbsent) return {};
+  uint32_t bytes = 0;
+  std::memcpy(&bytes, data(), sizeof bytes);
+  return {reinterpret_cast<const char*>(data()) + sizeof bytes, bytes};
+}
+
 void Frame::Free(Block* block) {
-  if (block->budget) budgets[block->budget].load(std::memory_order_relaxed)->Release(block->size);
+  if (block->budget && !(block->budget & kIsAbsent))
+    budgets[block->budget].load(std::memory_order_relaxed)->Release(block->size);
   std::free(block);
 }
 

@@ -55,12 +55,16 @@ class MemoryBudget {
 
 // A shared block of bytes with its count in front of it: one allocation, 16 bytes of header, body 16-aligned. (A shared_ptr
 // would cost a second allocation or 24 more bytes for each of millions of items.)
+//
+// One whose bytes are on disk only is *absent*: it has its size and its number, and instead of the bytes what its owner noted of
+// them, so that it can be asked for like any other until somebody needs the bytes.
 class Frame {
  public:
   Frame() = default;
   // `budget`, if any, must already hold a reservation of `size` bytes; the block gives it back when its last owner goes.
   static Frame Allocate(uint64_t size, MemoryBudget* budget = nullptr);
   static Frame CopyOf(std::span<const uint8_t> bytes);
+  static Frame Absent(uint64_t size, uint64_t number, std::string_view note = {});
 
   Frame(const Frame& other) noexcept : block_(other.block_) {
     if (block_) block_->owners.fetch_add(1, std::memory_order_relaxed);
@@ -75,10 +79,14 @@ class Frame {
   }
 
   explicit operator bool() const { return block_ != nullptr; }
+  bool is_absent() const { return block_ && (block_->budget & kIsAbsent); }
   uint64_t size() const { return block_ ? block_->size : 0; }
+  // Not of one that is absent; `note` only of such.
   const uint8_t* data() const { return reinterpret_cast<const uint8_t*>(block_ + 1); }
   std::span<const uint8_t> bytes() const { return {data(), size()}; }
   uint8_t* mutable_data() { return reinterpret_cast<uint8_t*>(block_ + 1); }  // Only while there is one owner.
+
+  std::string_view note() const;
 
   // What it is known by where frames are kept; 0 until it is given one, by its only owner.
   uint64_t number() const { return uint64_t{block_->number_high} << 32 | block_->number_low; }
@@ -100,8 +108,9 @@ class Frame {
     uint32_t size;  // kMaxFrameBytes fits
     uint32_t number_low = 0;
     uint16_t number_high = 0;
-    uint16_t budget;  // its place; 0: none
+    uint16_t budget;  // its place, 0: none; or kIsAbsent, with 1 if there is a note: u32 bytes of it, and these
   };
+  static constexpr uint16_t kIsAbsent = 1u << 15;  // in `budget`
   static void Free(Block* block);
   Block* block_ = nullptr;
 };
@@ -123,8 +132,8 @@ inline bool HasFrameShape(std::span<const uint8_t> frame) {
 std::string CheckFrameShape(std::span<const uint8_t> frame);
 
 // --- 128-bit keys ----------------------------------------------------------------------------------------------------------
-// XXH3-128 of an id with a secret, by default of this process: ids are compared and stored by it. With 10^9 live ids two different ones
-// meet with probability 10^-21.
+// XXH3-128 of an id with a secret, by default of this process: ids are compared and stored by it. With 10^9 live ids two
+// different ones meet with probability 10^-21.
 struct Key128 {
   uint64_t low = 0;
   uint64_t high = 0;

@@ -485,6 +485,8 @@ struct BufferStats {
   columns @50 :List(NamedCount);    # Column frames by name.
   prompts @51 :UInt64;
   expiredGroups @52 :UInt64;        # Reserved groups whose lease or deadline ended: dropped, or released as they were.
+  spilledItems @53 :UInt64;         # Of items: their frames are on disk only.
+  spilledBytes @54 :UInt64;         # Of bytes.
 }
 
 struct ServerStats {

@@ -19,6 +19,24 @@ FrameTag ReadTag(std::span<const uint8_t> frame, std::string_view name) {
   return {};
 }
 
+std::vector<NamedTag> ReadTags(std::span<const uint8_t> frame) {
+  FrameReader reader(frame, /*passes=*/1);
+  std::vector<NamedTag> tags;
+  for (const auto& tag : reader.Root<schema::Trajectory>().getTags()) {
+    const capnp::Text::Reader name = tag.getName();
+    NamedTag& read = tags.emplace_back(NamedTag{.name = {name.begin(), name.size()}, .value = {}});
+    if (tag.isInteger())
+      read.value = tag.getInteger();
+    else if (tag.isReal())
+      read.value = tag.getReal();
+    else if (tag.isFlag())
+      read.value = tag.getFlag();
+    else
+      read.value = std::string(tag.getText().begin(), tag.getText().size());
+  }
+  return tags;
+}
+
 FrameTag ValueOf(const NamedTag& tag) {
   const auto number = [](double value) { return FrameTag{.kind = FrameTag::Kind::kNumber, .number = value, .text = {}}; };
   if (const auto* integer = std::get_if<int64_t>(&tag.value)) return number(static_cast<double>(*integer));

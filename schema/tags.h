@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace replay {
 
@@ -26,6 +27,8 @@ struct NamedTag {
   bool operator==(const NamedTag&) const = default;
 };
 FrameTag ValueOf(const NamedTag& tag);
+// All those of a frame that ValidateTrajectory passed, as they stand there.
+std::vector<NamedTag> ReadTags(std::span<const uint8_t> frame);
 // "" or what is wrong with a tag, the rule being that of tags in a frame.
 std::string CheckTag(const NamedTag& tag);
 

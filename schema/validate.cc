@@ -120,6 +120,7 @@ void CheckSmallFields(const schema::Trajectory::Reader& trajectory, TrajectoryFa
   }
   const auto tags = trajectory.getTags();
   RequireCount("tags", tags.size(), kMaxTags);
+  facts->has_tags = tags.size() > 0;
   for (const auto& tag : tags) {
     Require(!CheckedText("tags.name", tag.getName()).empty(), "tags.name is empty");
     if (tag.isText()) CheckedText("tags.text", tag.getText(), kMaxTagBytes);
@@ -317,6 +318,7 @@ bool ReadPlainFacts(std::span<const uint8_t> frame, LastRun* last_run, Trajector
   facts->priority = priority;
   facts->dataset_index = ~root.Get<int64_t>(48);  // its default is -1
   facts->correct = static_cast<Outcome>(correct);
+  facts->has_tags = false;
   facts->column_count = 0;
   facts->source = Locate(frame, source);
   return true;

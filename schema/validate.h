@@ -39,6 +39,7 @@ struct TrajectoryFacts {
   float priority = 1;
   int64_t dataset_index = -1;  // negative: of no prompt
   Outcome correct = Outcome::kUnknown;
+  bool has_tags = false;
   uint16_t column_count = 0;  // names in column_names
   FrameText source;
 };

@@ -232,8 +232,8 @@ struct BreakdownRow {
 struct BufferStats {
   std::string name;
   BufferOptions options;
-  // bytes: of the frames. index_bytes: all other memory of the buffer, but for the header of each frame.
-  uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0;
+  // bytes: of the frames, spilled_bytes: of those that are on disk only. index_bytes: all other memory of the buffer, but for the header of each frame.
+  uint64_t items = 0, bytes = 0, spilled_items = 0, spilled_bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0;
   OutcomeCounts stored, inserted, sampled, removed_outcomes;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;
   uint64_t zero_spread = 0;          // of items: all rewards of their group were the same
@@ -344,6 +344,12 @@ class Buffer {
   // Decides again what a record says; records[0] is the next one and is taken off. "" or why it cannot be: the buffer is then of no
   // use any more.
   std::string Replay(std::string_view* records, FrameSource* frames);
+
+  // Lets go of the bytes of frames that are on disk, those numbered up to `written`: of the oldest items first, until about `bytes`
+  // are gone. How many went; no decision changes. What is drawn then comes as absent frames (message.h). O(items that went).
+  uint64_t Spill(uint64_t bytes, uint64_t written);
+  // Of frames and columns that are there.
+  uint64_t resident_bytes() const;
 
   const std::string& name() const;
   const BufferOptions& options() const;

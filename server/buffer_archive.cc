@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/buffer_state.h"
+#include "server/frame_note.h"
 #include "server/requests_archive.h"
 
 namespace replay::server {
@@ -16,7 +17,7 @@ void Buffer::State::Persist(Archive& archive) {
   // The frames, in the order of the items: so their numbers mostly follow each other.
   for (uint32_t slot = items.oldest(); slot != kNoSlot && !archive.failed(); slot = items[slot].newer) {
     Frame frame = store.Find(items[slot].place);
-    archive(frame);
+    PersistTags(archive, frame, items[slot].has_tags);
     if (archive.loading()) store.Put(&items[slot].place, std::move(frame));
   }
   archive(cohorts);
@@ -85,9 +86,12 @@ void Buffer::State::BeginNote(const InsertRequest& request) {
   archive.Save(request.writer, request.sequence, request.acknowledged_through, request.partial);
   archive.Count(request.facts.size());
   for (const TrajectoryFacts& facts : request.facts) archive.Save(facts);
-  for (const Frame& frame : request.frames) archive.Save(frame);
+  for (size_t i = 0; i < request.frames.size(); ++i) PersistCore(archive, request.frames[i], request.facts[i]);
   archive.Count(request.columns.size());
-  for (const ColumnOf& each : request.columns) archive.Save(each);
+  for (ColumnOf& each : request.columns) {
+    archive(each.frame);
+    PersistColumn(archive, each.column);
+  }
 }
 
 namespace {
@@ -104,8 +108,12 @@ class Replayer {
     std::vector<ColumnOf> columns;
     archive_(request.writer, request.sequence, request.acknowledged_through, request.partial, facts);
     frames.resize(facts.size());
-    for (Frame& frame : frames) archive_(frame);
-    archive_(columns);
+    for (size_t i = 0; i < frames.size(); ++i) PersistCore(archive_, frames[i], facts[i]);
+    columns.resize(archive_.Count(0));
+    for (ColumnOf& each : columns) {
+      archive_(each.frame);
+      PersistColumn(archive_, each.column);
+    }
     if (archive_.failed()) return "";
     request.facts = facts;
     request.frames = frames;

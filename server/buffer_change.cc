@@ -29,7 +29,7 @@ UpdateOutcome Buffer::Update(const ItemUpdate& update, uint32_t* revision) {
   if (!row.held) {
     if (update.priority) s.selector->OnPriority(unit);
     if (!update.tags.empty() && s.IsInSelector(unit))
-      for (const auto& view : s.ViewsOf(unit)) view->OnTags(unit, s.FrameOfUnit(unit).bytes());
+      for (const auto& view : s.ViewsOf(unit)) view->OnTags(unit, s.FrameOfUnit(unit));
     for (const auto& view : s.ViewsOf(unit)) view->OnChange(unit);
   }
   if (s.prompts) s.ReviewPrompts();
@@ -149,7 +149,7 @@ void Buffer::State::FillViews() {
   }
   for (uint32_t unit = units.oldest(); unit != kNoSlot && !views.empty(); unit = units[unit].newer)
     if (IsInSelector(unit))
-      for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit).bytes());
+      for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit));
 }
 
 std::string Buffer::Alter(BufferOptions options) {

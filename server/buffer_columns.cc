@@ -5,6 +5,7 @@
 
 #include "schema/column.h"
 #include "server/buffer_state.h"
+#include "server/frame_note.h"
 
 namespace replay::server {
 
@@ -42,6 +43,7 @@ uint64_t Buffer::State::PlaceColumns(const SampleRequest& request, SampleResult*
 void Buffer::State::WriteLate(uint32_t slot, const ItemUpdate& update) {
   if (update.advantage) items.SetAdvantage(slot, *update.advantage);
   for (const Frame& column : update.columns) columns.Put(slot, column);
+  if (!update.columns.empty() && items[slot].number <= spilled_through) late_columns.emplace_back(slot, items[slot].number);
   late_tags.Put(slot, update.tags);
 }
 
@@ -75,6 +77,39 @@ std::string Buffer::WhyUpdateRefused(std::span<const ItemUpdate> updates) const 
              to_string(s.options.capacity_bytes);
   }
   return s.columns.WhyRefused(all_columns);
+}
+
+uint64_t Buffer::Spill(uint64_t bytes, uint64_t written) {
+  State& s = *state_;
+  uint64_t gone = 0;
+  if (written == 0) return 0;
+  std::erase_if(s.late_columns, [&](const std::pair<uint32_t, uint64_t>& late) {
+    bool left = false;
+    if (s.items[late.first].number == late.second) gone += s.columns.Spill(late.first, written, &left);
+    return !left;
+  });
+  uint32_t last = kNoSlot;
+  for (uint32_t slot = s.items.FirstAfter(s.spilled_through); slot != kNoSlot && gone < bytes; slot = s.items[slot].newer) {
+    Item& item = s.items[slot];
+    const Frame& frame = s.store.Find(item.place);
+    bool left = !frame.is_absent() && frame.number() > written;
+    if (!frame.is_absent() && !left) {
+      gone += frame.size();
+      s.store.Spill(&item.place, MakeAbsent(frame, item.has_tags));
+    }
+    gone += s.columns.Spill(slot, written, &left);
+    if (left) break;
+    s.spilled_through = item.number;
+    last = slot;
+  }
+  if (last != kNoSlot) s.items.RememberPage(s.spilled_through, last);
+  if (gone < bytes) s.plans.Spill(written);
+  return gone;
+}
+
+uint64_t Buffer::resident_bytes() const {
+  const State& s = *state_;
+  return s.store.frame_bytes() - s.store.spilled_bytes() + s.columns.bytes() - s.columns.spilled_bytes();
 }
 
 }  // namespace replay::server

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "server/buffer_state.h"
+#include "server/frame_note.h"
 
 namespace replay::server {
 
@@ -35,7 +36,13 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std
   item.outcome_said = facts.correct != Outcome::kUnknown;
   item.zero_spread = zero_spread_group;
   zero_spread_items += zero_spread_group;
-  item.source = sources.NumberOf(facts.source.In(frame.bytes()));
+  item.has_tags = facts.has_tags;
+  if (frame.is_absent()) [[unlikely]] {
+    item.source = sources.NumberOf(SourceOf(frame, facts));
+    frame = MakeAbsent(frame, facts.has_tags);
+  } else {
+    item.source = sources.NumberOf(facts.source.In(frame.bytes()));
+  }
   if (!by_group()) breakdown.OnInsert(item, item.cohort);
   items.SetPriority(slot, facts.priority);
   store.Put(&item.place, std::move(frame));
@@ -54,7 +61,7 @@ uint32_t Buffer::State::AddItem(const TrajectoryFacts& facts, Frame&& frame, std
 
 void Buffer::State::Enter(uint32_t unit) {
   selector->OnInsert(unit);
-  for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit).bytes());
+  for (const auto& view : ViewsOf(unit)) view->OnInsert(unit, FrameOfUnit(unit));
 }
 
 void Buffer::State::Exit(uint32_t unit) {

@@ -231,7 +231,10 @@ struct Buffer::State {
   std::deque<Mark> marks;
   uint64_t now_ms = 0;
   Journal* journal = nullptr;
-  uint64_t last_frame = 0;                // its number
+  uint64_t last_frame = 0;  // its number
+  // The items up to this number have been spilled, but for columns that came later: of these slots, with their items' numbers.
+  uint64_t spilled_through = 0;
+  std::vector<std::pair<uint32_t, uint64_t>> late_columns;
   bool starving = false;                  // The last Sample waited for staleness or filter.
   std::optional<StepWindow> last_window;  // of the last Sample
 

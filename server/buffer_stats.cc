@@ -21,6 +21,8 @@ BufferStats Buffer::Stats() const {
   stats.options = s.options;
   stats.items = s.items.live();
   stats.bytes = s.store.frame_bytes();
+  stats.spilled_items = s.store.spilled();
+  stats.spilled_bytes = s.store.spilled_bytes();
   stats.index_bytes = sizeof(State) + s.items.memory_bytes() + s.cohorts.memory_bytes() + s.selector->memory_bytes() +
                       s.receipts.memory_bytes() + s.ranking.memory_bytes() + s.plans.memory_bytes() + s.leases.memory_bytes() +
                       s.reservations.memory_bytes() + s.breakdown.memory_bytes() + s.columns.memory_bytes() +
@@ -130,12 +132,14 @@ void Buffer::CheckInvariants() const {
       s.items, [&s](uint32_t slot) { return s.units[s.UnitOf(slot)].cohort; }, s.accepted, s.removed, s.item_draws);
   CHECK(s.accepted == s.items.live() + removed) << s.accepted << " accepted, " << s.items.live() << " + " << removed;
 
-  uint64_t bytes = 0, tokens = 0, zero_spread = 0;
+  uint64_t bytes = 0, spilled = 0, spilled_items = 0, tokens = 0, zero_spread = 0;
   OutcomeCounts outcomes;
   for (uint32_t slot = s.items.oldest(); slot != kNoSlot; slot = s.items[slot].newer) {
     const Item& item = s.items[slot];
     CHECK(s.FrameOf(slot)) << "item " << item.number << " has no frame";
     bytes += s.FrameOf(slot).size();
+    spilled += s.FrameOf(slot).is_absent() ? s.FrameOf(slot).size() : 0;
+    spilled_items += s.FrameOf(slot).is_absent();
     tokens += item.token_count;
     zero_spread += item.zero_spread;
     State::CountOutcome(&outcomes, item.outcome());
@@ -148,6 +152,8 @@ void Buffer::CheckInvariants() const {
     held += row.held;
   }
   CHECK(held == s.held) << held << " held, counted " << s.held;
+  CHECK(spilled_items == s.store.spilled()) << spilled_items << " spilled, the store says " << s.store.spilled();
+  CHECK(spilled == s.store.spilled_bytes()) << spilled << " bytes spilled, the store says " << s.store.spilled_bytes();
   CHECK(bytes == s.store.frame_bytes()) << bytes << " bytes, the store says " << s.store.frame_bytes();
   CHECK(zero_spread == s.zero_spread_items) << zero_spread << " of groups with zero spread, counted " << s.zero_spread_items;
   CHECK(s.zero_spread_refused <= s.rejected) << s.zero_spread_refused << " of " << s.rejected << " rejected";

@@ -122,6 +122,9 @@ struct ServerStats {
   uint64_t accepted_connections = 0;
   uint64_t memory_used_bytes = 0;
   uint64_t memory_limit_bytes = 0;
+  // Not for the protocol. Frames that were read from disk, their bytes, and those that were not there or not what they were.
+  uint64_t spill_reads = 0, spill_read_bytes = 0, spill_read_errors = 0;
+  bool keeps_data = false, storage_full = false, storage_failed = false;
   uint64_t received_bytes = 0;
   uint64_t sent_bytes = 0;
   std::vector<uint64_t> requests;  // by Verb

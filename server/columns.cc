@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "schema/column.h"
 #include "server/check.h"
+#include "server/frame_note.h"
 #include "server/requests_archive.h"
 
 namespace replay::server {
@@ -15,7 +15,7 @@ uint32_t Columns::Look(std::string_view name) const {
 }
 
 void Columns::Put(uint32_t slot, Frame column) {
-  const std::string_view name = ColumnName(column.bytes());
+  const std::string_view name = NameOf(column);
   uint32_t number = Look(name);
   if (number == kNoName) {
     const auto unused = std::find_if(names_.begin(), names_.end(), [](const Name& each) { return each.columns == 0; });
@@ -23,11 +23,14 @@ void Columns::Put(uint32_t slot, Frame column) {
     if (unused == names_.end()) names_.emplace_back();
     names_[number].text = name;
   }
+  if (column.is_absent()) column = MakeAbsent(column);  // Its name is known now.
   std::vector<Entry>& entries = by_slot_[slot];
   const auto same = std::find_if(entries.begin(), entries.end(), [number](const Entry& entry) { return entry.name == number; });
   held_bytes_ += column.size();
+  if (column.is_absent()) spilled_bytes_ += column.size();
   if (same != entries.end()) {
     held_bytes_ -= same->column.size();
+    if (same->column.is_absent()) spilled_bytes_ -= same->column.size();
     same->column = std::move(column);
     return;
   }
@@ -37,12 +40,30 @@ void Columns::Put(uint32_t slot, Frame column) {
   ++count_;
 }
 
+uint64_t Columns::Spill(uint32_t slot, uint64_t written, bool* left) {
+  const auto found = by_slot_.find(slot);
+  if (found == by_slot_.end()) return 0;
+  uint64_t bytes = 0;
+  for (Entry& entry : found->second) {
+    if (entry.column.is_absent()) continue;
+    if (entry.column.number() > written) {
+      *left = true;
+      continue;
+    }
+    bytes += entry.column.size();
+    spilled_bytes_ += entry.column.size();
+    entry.column = MakeAbsent(entry.column);
+  }
+  return bytes;
+}
+
 void Columns::RemoveAll(uint32_t slot) {
   const auto found = by_slot_.find(slot);
   if (found == by_slot_.end()) return;
   for (const Entry& entry : found->second) {
     --names_[entry.name].columns;
     held_bytes_ -= entry.column.size() + Frame::kOverheadBytes;
+    if (entry.column.is_absent()) spilled_bytes_ -= entry.column.size();
   }
   count_ -= found->second.size();
   by_slot_.erase(found);
@@ -67,9 +88,8 @@ uint64_t Columns::HeldBytesWith(uint32_t slot, std::span<const Frame> columns) c
   const auto found = by_slot_.find(slot);
   if (found == by_slot_.end()) return bytes;
   for (const Entry& entry : found->second) {
-    const bool replaced = std::any_of(columns.begin(), columns.end(), [&](const Frame& column) {
-      return ColumnName(column.bytes()) == names_[entry.name].text;
-    });
+    const bool replaced = std::any_of(columns.begin(), columns.end(),
+                                      [&](const Frame& column) { return NameOf(column) == names_[entry.name].text; });
     if (!replaced) bytes += entry.column.size() + Frame::kOverheadBytes;
   }
   return bytes;
@@ -87,13 +107,13 @@ std::string Columns::WhyTooMany(std::vector<std::string_view> names) const {
 
 std::string Columns::WhyRefused(std::span<const Frame> columns) const {
   std::vector<std::string_view> names;
-  for (const Frame& column : columns) names.push_back(ColumnName(column.bytes()));
+  for (const Frame& column : columns) names.push_back(NameOf(column));
   return WhyTooMany(std::move(names));
 }
 
 std::string Columns::WhyRefused(std::span<const ColumnOf> columns) const {
   std::vector<std::string_view> names;
-  for (const ColumnOf& each : columns) names.push_back(ColumnName(each.column.bytes()));
+  for (const ColumnOf& each : columns) names.push_back(NameOf(each.column));
   return WhyTooMany(std::move(names));
 }
 
@@ -116,20 +136,25 @@ uint64_t Columns::memory_bytes() const {
 void Columns::Persist(Archive& archive) {
   archive(names_, count_, held_bytes_);
   PersistBySlot(archive, by_slot_);
+  if (!archive.loading()) return;
+  for (const auto& [slot, entries] : by_slot_)
+    for (const Entry& entry : entries) spilled_bytes_ += entry.column.is_absent() ? entry.column.size() : 0;
 }
 
 void Columns::CheckInvariants() const {
-  uint64_t count = 0, bytes = 0;
+  uint64_t count = 0, bytes = 0, spilled = 0;
   std::vector<uint64_t> by_name(names_.size());
   for (const auto& [slot, entries] : by_slot_) {
     CHECK(!entries.empty()) << "slot " << slot;
     for (const Entry& entry : entries) {
-      CHECK(ColumnName(entry.column.bytes()) == names_[entry.name].text) << "slot " << slot;
+      CHECK(entry.column.is_absent() || NameOf(entry.column) == names_[entry.name].text) << "slot " << slot;
       ++by_name[entry.name];
       bytes += entry.column.size();
+      spilled += entry.column.is_absent() ? entry.column.size() : 0;
     }
     count += entries.size();
   }
+  CHECK(spilled == spilled_bytes_) << spilled << " bytes spilled, counted " << spilled_bytes_;
   CHECK(count == count_ && bytes == this->bytes()) << count << " columns of " << bytes << " bytes";
   for (size_t i = 0; i < by_name.size(); ++i) CHECK(by_name[i] == names_[i].columns) << names_[i].text;
 }

@@ -44,8 +44,12 @@ class Columns {
   std::string WhyRefused(std::span<const Frame> columns) const;
   std::string WhyRefused(std::span<const ColumnOf> columns) const;
 
+  // Lets go of the bytes of the item's that are there and whose number is at most `written`. How many bytes; `left`: whether others are there.
+  uint64_t Spill(uint32_t slot, uint64_t written, bool* left);
+
   uint64_t count() const { return count_; }
   uint64_t bytes() const { return held_bytes_ - count_ * Frame::kOverheadBytes; }  // of the frames
+  uint64_t spilled_bytes() const { return spilled_bytes_; }                        // of these
   // What counts towards the buffer's capacity_bytes.
   uint64_t held_bytes() const { return held_bytes_; }
   std::vector<std::pair<std::string, uint64_t>> CountsByName() const;  // in the order of the names
@@ -73,7 +77,7 @@ class Columns {
   std::unordered_map<uint32_t, std::vector<Entry>> by_slot_;
   std::vector<Name> names_;
   uint64_t count_ = 0;
-  uint64_t held_bytes_ = 0;
+  uint64_t held_bytes_ = 0, spilled_bytes_ = 0;
 };
 
 }  // namespace replay::server

@@ -197,11 +197,11 @@ void CheckConfig(const ServerConfig& config) {
     assigned += options.capacity_bytes;
     without_bound += options.capacity_bytes == 0;
   }
-  if (assigned > assignable)
+  if (assigned > assignable && config.storage_path.empty())
     throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) +
                       ": memory.limit - limits.in_flight_bytes leaves " + std::to_string(assignable));
   // A buffer without one gets a quarter of what is left.
-  if (without_bound > 0 && assignable - assigned < (without_bound << 20))
+  if (without_bound > 0 && config.storage_path.empty() && assignable - assigned < (without_bound << 20))
     throw ConfigError("buffers: capacity_bytes add up to " + std::to_string(assigned) + " and leave " +
                       std::to_string(assignable - assigned) + " for " + std::to_string(without_bound) +
                       " buffers that give none");

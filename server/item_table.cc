@@ -90,8 +90,8 @@ void ItemTable::RememberPage(uint64_t last_number, uint32_t last_slot) {
 
 void Item::Persist(Archive& archive) {
   uint32_t token_bits = token_count;
-  auto bits =
-      static_cast<uint8_t>(outcome_bits | positive << 2 | counted << 3 | outcome_said << 4 | zero_spread << 5 | held << 6);
+  auto bits = static_cast<uint8_t>(outcome_bits | positive << 2 | counted << 3 | outcome_said << 4 | zero_spread << 5 |
+                                   held << 6 | has_tags << 7);
   archive(number, last_use_step, draws, cohort, token_bits, bits, reward, source, older, newer);
   if (!archive.loading()) return;
   token_count = token_bits & ((1u << 24) - 1);
@@ -101,6 +101,7 @@ void Item::Persist(Archive& archive) {
   outcome_said = bits >> 4 & 1;
   zero_spread = bits >> 5 & 1;
   held = bits >> 6 & 1;
+  has_tags = bits >> 7 & 1;
 }
 
 void ItemTable::Persist(Archive& archive) {

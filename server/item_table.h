@@ -39,7 +39,7 @@ struct alignas(64) Item {
   uint32_t outcome_said : 1 = 0;  // by the producer or an Update, and not decided by the reward
   uint32_t zero_spread : 1 = 0;   // All rewards of its group were the same when it came in.
   uint32_t held : 1 = 0;          // Under a lease: in no selector and no view.
-  uint32_t : 1;
+  uint32_t has_tags : 1 = 0;      // In its frame.
   float reward = 0;
   uint16_t source = 0;  // In Sources.
   uint32_t older = kNoSlot;

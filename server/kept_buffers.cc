@@ -73,60 +73,48 @@ void DeleteOthers(uint64_t id, std::span<const std::pair<uint64_t, uint64_t>> ra
 
 }  // namespace
 
-// The frames of one buffer; notes which were asked for.
+// The frames of one buffer, without their bytes; notes which were asked for.
 class KeptBuffers::Frames : public FrameSource {
  public:
-  Frames(const Database& database, MemoryBudget* budget) : database_(database), budget_(*budget) {}
-  void Begin(uint64_t id) {
-    id_ = id;
-    numbers_.clear();
-    why_.clear();
-  }
-
+  void Begin() { numbers_.clear(); }
   Frame Fetch(uint64_t number, uint32_t size) override {
-    std::optional<std::string> bytes;
-    const StorageError error = database_.Get(Rows::kFrames, Key(id_, number), &bytes);
-    const auto fail = [&](const std::string& why) {
-      if (why_.empty()) why_ = "frame " + to_string(number) + " " + why;
-      return Frame();
-    };
-    if (error.failed()) return fail("cannot be read: " + error.message);
-    if (!bytes) return fail("is not there");
-    if (bytes->size() != size) return fail("has " + to_string(bytes->size()) + " bytes, not " + to_string(size));
-    if (!FrameChecksumMatches({reinterpret_cast<const uint8_t*>(bytes->data()), bytes->size()}))
-      return fail("is damaged: its checksum does not match");
-    if (!budget_.TryReserve(size))
-      return fail("does not fit into memory.limit, " + to_string(budget_.limit_bytes()) + " bytes: what is kept needs more");
-    Frame frame = Frame::Allocate(size, &budget_);
-    std::memcpy(frame.mutable_data(), bytes->data(), size);
-    frame.SetNumber(number);
     numbers_.push_back(number);
-    return frame;
+    return Frame::Absent(size, number);
   }
-  // "" or what was wrong with the first that could not be had.
-  const std::string& why() const { return why_; }
   const std::vector<uint64_t>& numbers() const { return numbers_; }
 
  private:
-  const Database& database_;
-  MemoryBudget& budget_;
-  uint64_t id_ = 0;
   std::vector<uint64_t> numbers_;
-  std::string why_;
 };
 
-StorageError KeptBuffers::Load(MemoryBudget* budget, std::vector<Loaded>* loaded) {
+StorageError KeptBuffers::ReadFrame(const Database::View& view, uint64_t id, uint64_t number, Frame* frame) {
+  std::string why;
+  const StorageError error = view.Get(Rows::kFrames, Key(id, number), [&](std::optional<std::string_view> bytes) {
+    if (!bytes)
+      why = "is not there";
+    else if (bytes->size() != frame->size())
+      why = "has " + to_string(bytes->size()) + " bytes, not " + to_string(frame->size());
+    else
+      std::memcpy(frame->mutable_data(), bytes->data(), bytes->size());
+  });
+  if (error.failed()) return error;
+  if (why.empty() && !FrameChecksumMatches(frame->bytes())) why = "is damaged: its checksum does not match";
+  frame->SetNumber(number);
+  return why.empty() ? StorageError{} : Damaged("frame " + to_string(number) + " " + why);
+}
+
+StorageError KeptBuffers::Load(std::vector<Loaded>* loaded) {
   std::vector<std::pair<uint64_t, std::string>> names;
   StorageError error = database_.ForEach(Rows::kBuffers, Key(1), [&](std::string_view key, std::string_view value) {
     names.emplace_back(FromBigEndian(key).value_or(0), value);
     return true;
   });
-  Frames frames(database_, budget);
+  Frames frames;
   for (const auto& [id, name] : names) {
     if (error.failed()) break;
     Loaded& one = loaded->emplace_back();
     one.id = id;
-    frames.Begin(id);
+    frames.Begin();
     error = LoadOne(id, &frames, &kept_[id], &one.buffer);
     if (!error.failed() && one.buffer->name() != name) error = Damaged("is \"" + one.buffer->name() + "\" by its state");
     if (error.failed()) error.message = "buffer \"" + name + "\" cannot be loaded: " + error.message;
@@ -165,7 +153,7 @@ StorageError KeptBuffers::LoadOne(uint64_t id, Frames* frames, Kept* kept, std::
   if (StorageError error = LoadState(id, kept, &bytes); error.failed()) return error;
   std::string why;
   *buffer = Buffer::Load(bytes, frames, &why);
-  if (!*buffer) return Damaged("its state " + why + (frames->why().empty() ? "" : "; " + frames->why()));
+  if (!*buffer) return Damaged("its state " + why);
   StorageError damage;
   StorageError error =
       database_.ForEach(Rows::kRecords, Key(id, kept->next_record), [&](std::string_view key, std::string_view value) {
@@ -186,8 +174,7 @@ StorageError KeptBuffers::LoadOne(uint64_t id, Frames* frames, Kept* kept, std::
         value.remove_prefix(sizeof count);
         for (uint32_t i = 0; i < count; ++i, ++kept->next_record) {
           if (std::string wrong = (*buffer)->Replay(&value, frames); !wrong.empty())
-            return damaged("record " + to_string(kept->next_record) + " " + wrong +
-                           (frames->why().empty() ? "" : "; " + frames->why()));
+            return damaged("record " + to_string(kept->next_record) + " " + wrong);
         }
         return value.empty() || damaged("record " + to_string(number) + " has more in it than it says");
       });

@@ -12,7 +12,7 @@
 // Records stand without a gap from the state's first on: one that is missing is an error and not the end. Frames come in one
 // write with the records that brought them, and leave in one with the head of a state that no longer names them.
 //
-// One thread, which may block on the disk. Load: O(states + records + frames). Add: O(bytes). Save: O(state + frames that left).
+// One thread, which may block on the disk. Load: O(states + records). Add: O(bytes). Save: O(state + frames that left).
 
 #include <cstdint>
 #include <map>
@@ -43,9 +43,12 @@ class KeptBuffers {
     uint64_t id = 0;
     std::unique_ptr<Buffer> buffer;
   };
-  // Once, before the rest: each buffer as it was when the last records of it survived. Frames are charged to `budget`. The error
+  // Once, before the rest: each buffer as it was when the last records of it survived. Its frames are absent: none is read. The error
   // names the buffer and what is wrong with it; nothing has been changed then.
-  StorageError Load(MemoryBudget* budget, std::vector<Loaded>* loaded);
+  StorageError Load(std::vector<Loaded>* loaded);
+
+  // Into `frame`, which has the size. The error says if it is not there, or not what it was. Any thread.
+  static StorageError ReadFrame(const Database::View& view, uint64_t id, uint64_t number, Frame* frame);
 
   // A new buffer; an id is used once. Survives when it returns, as with Drop and Save.
   StorageError Create(uint64_t id, const std::string& name, const SavedState& state);

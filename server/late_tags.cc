@@ -5,6 +5,7 @@
 
 #include "schema/limits.h"
 #include "server/check.h"
+#include "server/frame_note.h"
 #include "server/requests_archive.h"
 
 namespace replay::server {
@@ -56,10 +57,10 @@ std::span<const NamedTag> LateTags::Of(uint32_t slot) const {
   return found == by_slot_.end() ? std::span<const NamedTag>() : found->second;
 }
 
-FrameTag LateTags::Read(uint32_t slot, std::span<const uint8_t> frame, std::string_view name) const {
+FrameTag LateTags::Read(uint32_t slot, const Frame& frame, std::string_view name) const {
   for (const NamedTag& tag : Of(slot))
     if (tag.name == name) return ValueOf(tag);
-  return ReadTag(frame, name);
+  return TagOf(frame, name);
 }
 
 std::vector<NamedTag> LateTags::Merged(uint32_t slot, std::span<const NamedTag> tags) const {

@@ -24,7 +24,7 @@ class LateTags {
   // Of the item; none for most.
   std::span<const NamedTag> Of(uint32_t slot) const;
   // As Update wrote it last, else as it stands in the frame.
-  FrameTag Read(uint32_t slot, std::span<const uint8_t> frame, std::string_view name) const;
+  FrameTag Read(uint32_t slot, const Frame& frame, std::string_view name) const;
   // "" or why the item cannot have these beside those that it has: too many, or too many bytes.
   std::string WhyRefused(uint32_t slot, std::span<const NamedTag> tags) const;
 

@@ -78,6 +78,16 @@ void AddServer(const ServerStats& stats, Families& out) {
       .Add(static_cast<double>(stats.received_bytes));
   out.Start("replay_sent_bytes_total", MetricType::Counter, "Bytes of replies, payload included.")
       .Add(static_cast<double>(stats.sent_bytes));
+  if (stats.keeps_data) {
+    out.Start("replay_spill_reads_total", MetricType::Counter, "Frames read from disk because memory did not have them.")
+        .Add(static_cast<double>(stats.spill_reads));
+    out.Start("replay_spill_read_bytes_total", MetricType::Counter, "Bytes of replay_spill_reads_total.")
+        .Add(static_cast<double>(stats.spill_read_bytes));
+    out.Start("replay_corruption_detected_total", MetricType::Counter, "What was read from disk and was not what was written.")
+        .Add(static_cast<double>(stats.spill_read_errors), {{"kind", "frame"}});
+    out.Start("replay_storage_read_only", MetricType::Gauge, "1: inserts are refused, since the disk is full or has failed.")
+        .Add(stats.storage_full || stats.storage_failed ? 1 : 0);
+  }
   out.Start("replay_memory_used_bytes", MetricType::Gauge,
             "Bytes of frames held: stored, in requests and in replies under way.")
       .Add(static_cast<double>(stats.memory_used_bytes));
@@ -102,9 +112,15 @@ void AddContents(const ServerStats& stats, Families& out) {
   constexpr MetricType kGauge = MetricType::Gauge, kCounter = MetricType::Counter;
   using Stats = const BufferStats&;
   out.Start("replay_buffer_items", kGauge, "Live items, by where their bytes are.");
-  for (Stats buffer : stats.buffers) out.Add(static_cast<double>(buffer.items), {{"buffer", buffer.name}, {"tier", "memory"}});
+  for (Stats buffer : stats.buffers) {
+    out.Add(static_cast<double>(buffer.items - buffer.spilled_items), {{"buffer", buffer.name}, {"tier", "memory"}});
+    out.Add(static_cast<double>(buffer.spilled_items), {{"buffer", buffer.name}, {"tier", "disk"}});
+  }
   out.Start("replay_buffer_bytes", kGauge, "Bytes of the frames of live items, by where they are.");
-  for (Stats buffer : stats.buffers) out.Add(static_cast<double>(buffer.bytes), {{"buffer", buffer.name}, {"tier", "memory"}});
+  for (Stats buffer : stats.buffers) {
+    out.Add(static_cast<double>(buffer.bytes - buffer.spilled_bytes), {{"buffer", buffer.name}, {"tier", "memory"}});
+    out.Add(static_cast<double>(buffer.spilled_bytes), {{"buffer", buffer.name}, {"tier", "disk"}});
+  }
   PerBuffer(stats, out, "replay_buffer_index_bytes", kGauge, "Memory of the index of live items.",
             [](Stats b) { return b.index_bytes; });
   PerBuffer(stats, out, "replay_buffer_capacity_items", kGauge, "N: most items the buffer holds.",

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "schema/limits.h"
+#include "server/frame_note.h"
 #include "server/requests_archive.h"
 
 namespace replay::server {
@@ -115,6 +116,18 @@ void Plans::Deal(const Plan& plan, uint32_t rank, SampleResult* result) {
     if (frame_of[each.frame] == UINT32_MAX) continue;
     result->columns.push_back({frame_of[each.frame], each.column});
     result->payload_bytes += each.column.size();
+  }
+}
+
+void Plans::Spill(uint64_t written) {
+  const auto spill = [written](Frame& frame) {
+    if (!frame.is_absent() && frame.number() <= written) frame = MakeAbsent(frame);
+  };
+  for (Consumer& consumer : consumers_) {
+    for (Plan& plan : consumer.plans) {
+      for (Frame& frame : plan.batch.frames) spill(frame);
+      for (ColumnOf& each : plan.batch.columns) spill(each.column);
+    }
   }
 }
 

@@ -38,6 +38,8 @@ class Plans {
   const Plan* Keep(const SampleRequest& request, SampleResult&& batch, bool in_parts);
   // The part of the request's rank.
   static void Deal(const Plan& plan, uint32_t rank, SampleResult* result);
+  // Lets go of the bytes of frames whose number is at most `written`.
+  void Spill(uint64_t written);
   uint64_t size() const;
   void Persist(Archive& archive);
   uint64_t memory_bytes() const;

@@ -11,8 +11,6 @@
 namespace replay::server {
 namespace {
 
-constexpr uint64_t kScanPageBytes = 64ull << 20;
-
 uint64_t RandomGeneration() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32) | device() | 1;
@@ -46,13 +44,14 @@ Verdict ReplayService::Declare(const std::string& name, BufferOptions options, s
     return Verdict::Failed(ErrorCode::kResourceExhausted,
                            "there are " + std::to_string(directory.size()) + " buffers: limits.max_buffers allows no more");
   if (std::string error = CheckOptions(&options); !error.empty()) return Verdict::Failed(ErrorCode::kInvalidArgument, error);
+  // What is kept on disk may be more than memory has room for.
   const uint64_t unassigned = config_.memory_limit_bytes - config_.in_flight_bytes - assigned_bytes_;
   if (options.capacity_bytes == 0) options.capacity_bytes = unassigned / 4;
-  if (options.capacity_bytes == 0 || options.capacity_bytes > unassigned)
+  if (options.capacity_bytes == 0 || (options.capacity_bytes > unassigned && !storage_.keeps_data()))
     return Verdict::Failed(ErrorCode::kResourceExhausted, "capacity_bytes is " + std::to_string(options.capacity_bytes) + ": " +
                                                               std::to_string(unassigned) +
                                                               " bytes of the memory limit are unassigned");
-  assigned_bytes_ += options.capacity_bytes;
+  if (!storage_.keeps_data()) assigned_bytes_ += options.capacity_bytes;
   IoThread& home = *threads_[next_home_++ % threads_.size()];
   auto changed = std::make_shared<Directory>(directory);
   const auto host = std::make_shared<BufferHost>(home, std::make_unique<Buffer>(name, options, control().versions));
@@ -146,21 +145,21 @@ Awaitable<Verdict> ReplayService::AlterOnControl(const Request& request) {
   }
   if (options.capacity_bytes == 0) options.capacity_bytes = host->declared.capacity_bytes;
   if (std::string error = CheckOptions(&options); !error.empty()) co_return Verdict::Failed(ErrorCode::kInvalidArgument, error);
-  const uint64_t others = assigned_bytes_ - host->declared.capacity_bytes;
+  const uint64_t others = storage_.keeps_data() ? 0 : assigned_bytes_ - host->declared.capacity_bytes;
   const uint64_t available = config_.memory_limit_bytes - config_.in_flight_bytes - others;
-  if (options.capacity_bytes > available)
+  if (options.capacity_bytes > available && !storage_.keeps_data())
     co_return Verdict::Failed(ErrorCode::kResourceExhausted, "capacity_bytes is " + std::to_string(options.capacity_bytes) +
                                                                  ": " + std::to_string(available) +
                                                                  " bytes of the memory limit are left for it");
   // Both sizes count while the change is under way.
   const uint64_t reserved = std::max(options.capacity_bytes, host->declared.capacity_bytes);
-  assigned_bytes_ = others + reserved;
+  if (!storage_.keeps_data()) assigned_bytes_ = others + reserved;
   host->altering = true;
   Awaitable<std::string> alter = AlterAtHome(*host, options);
   const std::string error = co_await RunOn(host->home, control(), std::move(alter));
   host->altering = false;
   if (error.empty()) host->declared = options;
-  assigned_bytes_ = assigned_bytes_ - reserved + host->declared.capacity_bytes;
+  if (!storage_.keeps_data()) assigned_bytes_ = assigned_bytes_ - reserved + host->declared.capacity_bytes;
   if (!error.empty()) co_return Verdict::Failed(ErrorCode::kFailedPrecondition, error);
   Awaitable<void> pump = PumpAtHome(*host);
   co_await RunOn(host->home, control(), std::move(pump));
@@ -185,8 +184,10 @@ Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   Awaitable<void> drop = DropAtHome(*host, dropped);
   co_await RunOn(host->home, control(), std::move(drop));
   dropped.reset();
-  assigned_bytes_ -= host->declared.capacity_bytes;
-  if (host->kept_id == 0) co_return Verdict::Done();
+  if (host->kept_id == 0) {
+    assigned_bytes_ -= host->declared.capacity_bytes;
+    co_return Verdict::Done();
+  }
   std::function<StorageError(KeptBuffers&)> drop_rows = [id = host->kept_id](KeptBuffers& kept) { return kept.Drop(id); };
   Awaitable<Verdict> keep = KeepOnControl(std::move(drop_rows));
   co_return co_await std::move(keep);
@@ -269,34 +270,6 @@ Awaitable<Verdict> ReplayService::PublishVersion(IoThread& thread, PolicyVersion
 
 namespace {
 
-Awaitable<void> GetAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
-  if (!host.buffer) {
-    result.verdict = Dropped(host);
-    co_return;
-  }
-  if (request.ids.empty()) {
-    if (request.limit == 0) {
-      result.verdict = Verdict::Failed(ErrorCode::kInvalidArgument, "limit is 0: without ids it must be at least 1");
-      co_return;
-    }
-    const uint32_t limit = std::min(request.limit, kMaxTrajectoriesPerInsert);
-    result.more = host.buffer->Scan(request.after_item, limit, kScanPageBytes, &result.items, request.column_names);
-  }
-  for (uint32_t i = 0; i < request.ids.size(); ++i) {
-    StoredItem item;
-    if (!host.buffer->Get(request.ids[i], &item, request.column_names)) continue;
-    result.found.push_back(i);
-    result.items.push_back(std::move(item));
-  }
-  uint64_t payload_bytes = 0;
-  for (const StoredItem& item : result.items) payload_bytes += item.payload_bytes();
-  if (payload_bytes > kMaxReplyPayloadBytes)
-    result.verdict =
-        Verdict::Failed(ErrorCode::kResourceExhausted, "the items have " + std::to_string(payload_bytes) +
-                                                           " bytes with their columns: a reply holds at most " +
-                                                           std::to_string(kMaxReplyPayloadBytes) + "; ask for fewer");
-}
-
 Awaitable<void> HistoryAtHome(BufferHost& host, const Request& request, ReplayService::GetResult& result) {
   if (!host.buffer) {
     result.verdict = Dropped(host);
@@ -347,12 +320,6 @@ Awaitable<void> ReplayService::UpdateAtHome(BufferHost& host, const Request& req
   Pump(host);
 }
 
-Awaitable<void> ReplayService::Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
-                                   GetResult& result) {
-  Awaitable<void> work = GetAtHome(*host, request, result);
-  co_await RunOn(host->home, thread, std::move(work));
-}
-
 Awaitable<void> ReplayService::Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request,
                                       GetResult& result) {
   Awaitable<void> work = DeleteAtHome(*host, request, result);
@@ -390,6 +357,7 @@ void ReplayService::OnTime(IoThread& thread, SteadyTime now) {
     if (host->buffer->HoldsReservation()) host->last_produced = now;
     if (changed) Pump(*host);
   }
+  Spill(thread);
 }
 
 }  // namespace replay::server

@@ -22,20 +22,7 @@ Awaitable<void> LookAtHome(BufferHost& host, const SampleRequest& request, Look&
   look.refused = host.buffer->WhySampleRefused(request);
 }
 
-// Nobody gets what was drawn. A plan stays, for whoever asks again.
-Awaitable<void> CreditAtHome(BufferHost& host, const Share& share) {
-  if (host.buffer && share.request.consumer.empty()) host.buffer->CreditDraws(share.result);
-  co_return;
-}
-
 }  // namespace
-
-Awaitable<void> ReplayService::CreditShare(IoThread& thread, BufferHost& host, const Share& share) {
-  Awaitable<void> credit = CreditAtHome(host, share);
-  co_await RunOn(host.home, thread, std::move(credit));
-  Awaitable<void> pump = PumpAtHome(host);
-  co_await RunOn(host.home, thread, std::move(pump));
-}
 
 // One buffer after the other, each on its own thread, within the one deadline: no buffer is held while another waits.
 Awaitable<void> ReplayService::SampleJoined(IoThread& thread, const std::string& buffer, SampleCall& call, Caller caller) {
@@ -80,6 +67,7 @@ Awaitable<void> ReplayService::SampleJoined(IoThread& thread, const std::string&
     part.request = shares[drawn].request;
     Awaitable<void> work = SampleAtHome(*hosts[drawn], part, caller);
     co_await RunOn(hosts[drawn]->home, thread, std::move(work));
+    if (part.view) co_await FetchSample(thread, hosts[drawn], part, caller);
     call.verdict = std::move(part.verdict);
     if (!call.verdict.done()) {
       if (shares.size() > 1) call.verdict.message = "buffer \"" + shares[drawn].buffer + "\": " + call.verdict.message;
@@ -92,7 +80,7 @@ Awaitable<void> ReplayService::SampleJoined(IoThread& thread, const std::string&
     if (error.empty()) co_return;
     call.verdict = Verdict::Failed(ErrorCode::kResourceExhausted, std::move(error));
   }
-  for (size_t i = 0; i < drawn; ++i) co_await CreditShare(thread, *hosts[i], shares[i]);
+  for (size_t i = 0; i < drawn; ++i) co_await Credit(thread, *hosts[i], shares[i].request, shares[i].result);
 }
 
 }  // namespace replay::server

@@ -67,11 +67,6 @@ std::string ReplayService::DeclareLoaded() {
     IoThread& home = *threads_[next_home_++ % threads_.size()];
     const auto host = std::make_shared<BufferHost>(home, std::move(loaded.buffer));
     host->kept_id = loaded.id;
-    assigned_bytes_ += host->declared.capacity_bytes;
-    if (assigned_bytes_ + config_.in_flight_bytes > config_.memory_limit_bytes)
-      return "buffer \"" + host->name + "\", as it was kept, has capacity_bytes " +
-             std::to_string(host->declared.capacity_bytes) + ": with the others that is more than memory.limit, " +
-             std::to_string(config_.memory_limit_bytes) + " bytes";
     StartKeeping(*host);
     host->buffer->EndAllLeases();  // The connections that held them are gone.
     host->buffer->OnPublish(control().versions);
@@ -103,17 +98,22 @@ void ReplayService::HandOver(BufferHost& host) {
   auto entries = std::make_shared<const Journal::Entries>(host.journal.Take());
   host.record_bytes += entries->records.size();
   const uint64_t record = host.journal.total();
+  uint64_t frame_bytes = 0;
+  for (const Frame& each : entries->frames) frame_bytes += each.size();
+  const uint64_t frame = entries->frames.empty() ? 0 : entries->frames.back().number();
   const auto shared = host.shared_from_this();
   storage_.Keep({[id = host.kept_id, entries](KeptBuffers& kept) { return kept.Add(id, *entries); },
-                 [this, shared, record] {
+                 [this, shared, record, frame] {
                    shared->written_records = record;
+                   if (frame > 0) shared->written_frame = frame;
                    if (shared->waiting_for_written > 0)
                      asio::post(shared->home.executor(), [this, shared] { WakeKept(*shared); });
                  },
                  [this, shared, record](const StorageError& error) {
                    const bool failed = error.failed();
                    asio::post(shared->home.executor(), [this, shared, record, failed] { OnKept(*shared, record, failed); });
-                 }});
+                 },
+                 frame_bytes});
   if (!host.saving && host.record_bytes > std::max(kLeastRecordBytes, host.state_bytes)) SaveState(host);
 }
 
@@ -133,6 +133,7 @@ void ReplayService::OnKept(BufferHost& host, uint64_t record, bool failed) {
   else if (!host.keeping_failed.load(std::memory_order_relaxed))
     host.kept_records.store(record, std::memory_order_release);
   WakeKept(host);
+  Spill(host.home);
 }
 
 void ReplayService::WakeKept(BufferHost& host) {

@@ -74,6 +74,7 @@ struct SampleWaiter final : Waiter {
   }
   bool Attempt() override {
     call.verdict = host.buffer->Sample(call.request, &call.result);
+    service.LookIfAbsent(host, call);
     return !call.verdict.waits();
   }
   std::string Why() const override { return service.WhySampleWaits(host, call.request); }
@@ -114,16 +115,19 @@ struct VersionWaiter final : Waiter {
 };
 
 struct MemoryWaiter final : Waiter {
-  MemoryWaiter(IoThread& own_thread, MemoryBudget& memory_budget, uint64_t wanted_bytes, const Caller& caller)
-      : Waiter(own_thread, caller, Verb::kInsert), budget(memory_budget), bytes(wanted_bytes) {}
+  MemoryWaiter(IoThread& own_thread, MemoryBudget& memory_budget, const StorageThread& storage_thread, uint64_t wanted_bytes,
+               const Caller& caller)
+      : Waiter(own_thread, caller, Verb::kInsert), budget(memory_budget), storage(storage_thread), bytes(wanted_bytes) {}
   bool Attempt() override { return budget.TryReserve(static_cast<int64_t>(bytes)); }
   std::string Why() const override {
     return std::to_string(bytes) + " bytes wanted, " + std::to_string(budget.used_bytes()) + " of " +
            std::to_string(budget.limit_bytes()) + " bytes in use";
   }
-  WaitReason Reason() const override { return WaitReason::kMemory; }
+  // What the disk has yet to take would be room enough.
+  WaitReason Reason() const override { return storage.queued_bytes() >= bytes ? WaitReason::kStorage : WaitReason::kMemory; }
 
   MemoryBudget& budget;
+  const StorageThread& storage;
   const uint64_t bytes;
 };
 
@@ -176,12 +180,14 @@ bool ReplayService::SampleNow(BufferHost& host, SampleCall& call) {
   }
   if (!host.sample_waiters.empty()) return false;
   call.verdict = host.buffer->Sample(call.request, &call.result);
+  LookIfAbsent(host, call);
   if (host.insert_waiters.empty()) return !call.verdict.waits();
   // Inserts may go on after a draw, and when a draw finds nothing it may use: the buffer then lets fresher items in, and they may
   // be what this draw needs.
   Pump(host);
   if (call.verdict.waits()) {
     call.verdict = host.buffer->Sample(call.request, &call.result);
+    LookIfAbsent(host, call);
     if (call.verdict.done()) Pump(host);
   }
   return !call.verdict.waits();
@@ -219,6 +225,9 @@ Awaitable<void> ReplayService::Sample(IoThread& thread, std::shared_ptr<BufferHo
   if (JoinsBuffers(call.request)) co_return co_await SampleJoined(thread, host->name, call, caller);
   Awaitable<void> work = SampleAtHome(*host, call, caller);
   co_await RunOn(host->home, thread, std::move(work));
+  if (!call.view) co_return;
+  Awaitable<void> fetch = FetchSample(thread, std::move(host), call, caller);
+  co_await std::move(fetch);
 }
 
 // Ends when the waiter was decided by a pump, or by deadline, peer, drop or drain. Leaves the queue in every case.
@@ -293,7 +302,7 @@ std::string ReplayService::WhySampleWaits(const BufferHost& host, const SampleRe
 }
 
 Awaitable<Verdict> ReplayService::ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller) {
-  MemoryWaiter waiter(thread, budget_, bytes, caller);
+  MemoryWaiter waiter(thread, budget_, storage_, bytes, caller);
   waiter.buffer = buffer;
   if (waiter.Attempt()) co_return Verdict::Done();
   const auto place = thread.memory_waiters.insert(thread.memory_waiters.end(), &waiter);
@@ -302,7 +311,7 @@ Awaitable<Verdict> ReplayService::ReserveMemory(IoThread& thread, uint64_t bytes
   while (waiter.end == Waiter::End::kPending) {
     if (thread.draining) {
       waiter.end = Waiter::End::kDraining;
-    } else if (waiter.Attempt()) {
+    } else if (Spill(thread); waiter.Attempt()) {
       waiter.end = Waiter::End::kDecided;
     } else if (steady_clock::now() >= caller.deadline) {
       waiter.end = Waiter::End::kTimedOut;

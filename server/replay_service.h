@@ -110,6 +110,7 @@ struct BufferHost : std::enable_shared_from_this<BufferHost> {
   std::atomic<uint64_t> kept_records{0};
   std::atomic<bool> keeping_failed{false};
   std::atomic<uint32_t> waiting_for_written{0};  // of keep_waiters
+  std::atomic<uint64_t> written_frame{0};        // Frames with a number up to this one are on disk.
   bool Survives(uint64_t record, AcknowledgementLevel level) const {
     if (level == AcknowledgementLevel::kMemory) return true;
     return (level == AcknowledgementLevel::kDisk ? kept_records : written_records).load() >= record;
@@ -138,6 +139,7 @@ struct SampleCall {
   SampleRequest request;
   SampleResult result;
   Verdict verdict;
+  std::shared_ptr<const Database::View> view;  // What the disk had when it was decided, if some of its frames are absent.
 };
 
 struct ReserveCall {
@@ -172,6 +174,8 @@ class ReplayService {
   bool SampleNow(BufferHost& host, SampleCall& call);
   Awaitable<void> Insert(IoThread& thread, std::shared_ptr<BufferHost> host, InsertCall& call, Caller caller);
   Awaitable<void> Sample(IoThread& thread, std::shared_ptr<BufferHost> host, SampleCall& call, Caller caller);
+  // After SampleNow left a view: reads what is absent of the batch.
+  Awaitable<void> FetchSample(IoThread& thread, std::shared_ptr<BufferHost> host, SampleCall& call, Caller caller);
   Awaitable<void> CountRejected(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t trajectories, Key128 writer,
                                 uint64_t sequence);
 
@@ -184,9 +188,11 @@ class ReplayService {
     std::vector<UpdateOutcome> outcomes;
     std::vector<uint32_t> revisions;
     std::vector<PromptOutcomes> prompts;
+    std::shared_ptr<const Database::View> view;  // as in SampleCall
   };
   // `request` stays valid until the call returns. Get, Delete, Update and History.
-  Awaitable<void> Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
+  Awaitable<void> Get(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result,
+                      Caller caller);
   Awaitable<void> Delete(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> Update(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
@@ -224,6 +230,8 @@ class ReplayService {
 
   // On each thread, a few times a second: what has become too old leaves its buffers there.
   void OnTime(IoThread& thread, SteadyTime now);
+  // On each thread: while more memory is in use than is meant for what is kept, frames that are on disk as well leave it.
+  void Spill(IoThread& thread);
   // On each thread: ends all waiting, refuses new waits.
   void Drain(IoThread& thread);
 
@@ -233,6 +241,7 @@ class ReplayService {
 
   std::atomic<uint64_t> connections{0};  // from accept to the end of the session
   std::atomic<uint64_t> accepted_connections{0};
+  std::atomic<uint64_t> spill_reads{0}, spill_read_bytes{0}, spill_read_errors{0};
 
  private:
   friend struct SampleWaiter;
@@ -247,7 +256,8 @@ class ReplayService {
   Awaitable<Verdict> AcknowledgeAtHome(BufferHost& host, const AcknowledgeRequest& request, uint32_t& count);
   // `buffer` is that of the parts that name none.
   Awaitable<void> SampleJoined(IoThread& thread, const std::string& buffer, SampleCall& call, Caller caller);
-  Awaitable<void> CreditShare(IoThread& thread, BufferHost& host, const Share& share);
+  // Nobody gets what was drawn. A plan stays, for whoever asks again.
+  Awaitable<void> Credit(IoThread& thread, BufferHost& host, const SampleRequest& request, const SampleResult& result);
   Awaitable<void> Wait(IoThread& home, std::list<Waiter*>& queue, Waiter& waiter);
   void Pump(BufferHost& host);
   void EndAll(std::list<Waiter*>& queue, Waiter::End how);
@@ -271,6 +281,13 @@ class ReplayService {
   Awaitable<Verdict> PublishOnControl(PolicyVersion& version);
   Awaitable<void> InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions);
   // replay_keep.cc
+  // replay_fetch.cc
+  void LookIfAbsent(const BufferHost& host, SampleCall& call) const;
+  Awaitable<Verdict> Fetch(IoThread& thread, const BufferHost& host, std::vector<Frame*> absent,
+                           std::shared_ptr<const Database::View> view, Caller caller);
+  Awaitable<void> GetAtHome(BufferHost& host, const Request& request, GetResult& result);
+  Awaitable<void> CreditAtHome(BufferHost& host, const SampleRequest& request, const SampleResult& result);
+
   void StartKeeping(BufferHost& host);
   void KeepNew(BufferHost& host);
   void HandOver(BufferHost& host);

@@ -47,11 +47,17 @@ Awaitable<void> ReplayService::Stats(IoThread& thread, const std::string& buffer
   stats = {};
   stats.requests.resize(static_cast<size_t>(Verb::kCount));
   stats.errors.resize(static_cast<size_t>(ErrorCode::kCount));
-  stats.generation = generation_;
+  stats.generation = generation();
   stats.uptime_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   stats.connections = connections.load(std::memory_order_relaxed);
   stats.accepted_connections = accepted_connections.load(std::memory_order_relaxed);
   stats.memory_used_bytes = static_cast<uint64_t>(budget_.used_bytes());
+  stats.spill_reads = spill_reads.load(std::memory_order_relaxed);
+  stats.spill_read_bytes = spill_read_bytes.load(std::memory_order_relaxed);
+  stats.spill_read_errors = spill_read_errors.load(std::memory_order_relaxed);
+  stats.keeps_data = storage_.keeps_data();
+  stats.storage_full = storage_.is_full();
+  stats.storage_failed = storage_.has_failed();
   stats.memory_limit_bytes = static_cast<uint64_t>(budget_.limit_bytes());
   for (auto& asked : threads_) {
     Awaitable<void> work = StatsOn(*asked, buffer, stats);

@@ -99,6 +99,8 @@ void FillBufferStats(const BufferStats& from, schema::BufferStats::Builder to) {
   to.setItems(from.items);
   to.setBytes(from.bytes);
   to.setIndexBytes(from.index_bytes);
+  to.setSpilledItems(from.spilled_items);
+  to.setSpilledBytes(from.spilled_bytes);
   to.setTokens(from.tokens);
   to.setPositiveItems(from.positive_items);
   to.setScored(from.stored.correct + from.stored.incorrect);

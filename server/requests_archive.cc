@@ -3,6 +3,8 @@
 #include <string>
 #include <variant>
 
+#include "server/frame_note.h"
+
 namespace replay::server {
 
 // Whoever adds a field to one of these adds it below as well, and counts up kArchiveFormat.
@@ -18,7 +20,7 @@ void Persist(Archive& archive, FrameText& text) { archive(text.offset, text.size
 void Persist(Archive& archive, TrajectoryFacts& facts) {
   archive(facts.id, facts.group, facts.run, facts.epoch, facts.min_version, facts.max_version, facts.token_count,
           facts.group_size, facts.index_in_group, facts.reward, facts.priority, facts.dataset_index, facts.correct,
-          facts.column_count, facts.source);
+          facts.has_tags, facts.column_count, facts.source);
 }
 
 void Persist(Archive& archive, NamedTag& tag) {
@@ -85,8 +87,9 @@ void Persist(Archive& archive, SampleResult& result) {
 }
 
 void Persist(Archive& archive, ItemUpdate& update) {
-  archive(update.id, update.priority, update.reward, update.correct, update.revision, update.advantage, update.tags,
-          update.columns);
+  archive(update.id, update.priority, update.reward, update.correct, update.revision, update.advantage, update.tags);
+  update.columns.resize(archive.Count(update.columns.size()));
+  for (Frame& column : update.columns) PersistColumn(archive, column);
 }
 
 void Persist(Archive& archive, ReserveRequest& request) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/frame_note.h"
 #include "server/requests_archive.h"
 
 namespace replay::server {
@@ -57,7 +58,12 @@ bool Reservations::AnyHeld(uint64_t now_ms) const {
   return std::any_of(groups_.begin(), groups_.end(), [now_ms](const Group& group) { return !group.over(now_ms); });
 }
 
-void Reservations::Member::Persist(Archive& archive) { archive(facts, frame, columns); }
+void Reservations::Member::Persist(Archive& archive) {
+  archive(facts);
+  PersistCore(archive, frame, facts);
+  columns.resize(archive.Count(columns.size()));
+  for (Frame& column : columns) PersistColumn(archive, column);
+}
 
 void Reservations::Group::Persist(Archive& archive) {
   archive(key, id, size, missing, lease_ms, expires_ms, deadline_ms, members);

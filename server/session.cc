@@ -250,6 +250,7 @@ Session::Rest Session::Handle(const uint8_t* control) {
       sample_.result.Clear();
       if (JoinsBuffers(sample_.request) || &host_->home != &thread_ || !service_.SampleNow(*host_, sample_))
         return Rest::kSample;
+      if (sample_.view) return Rest::kFetch;
       ReplyToSample();
       return Rest::kNothing;
     case Verb::kPing:
@@ -296,6 +297,12 @@ Awaitable<void> Session::Finish(Rest rest) {
       sample_.result = {};
       co_await PrepareToWait();
       co_await service_.Sample(thread_, host_, sample_, AsCaller());
+      ReplyToSample();
+      break;
+    }
+    case Rest::kFetch: {
+      Awaitable<void> fetch = service_.FetchSample(thread_, host_, sample_, AsCaller());
+      co_await std::move(fetch);
       ReplyToSample();
       break;
     }

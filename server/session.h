@@ -57,7 +57,7 @@ class Session {
   static constexpr size_t kKeptScratchBytes = 12u << 10;  // of each kind while a connection is idle: 256 draws take 10 KB
 
   // What the synchronous part of a request leaves to be done.
-  enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kRejected, kSample, kOther };
+  enum class Rest : uint8_t { kNothing, kReadPayload, kInsert, kRejected, kSample, kFetch, kOther };
 
   Awaitable<void> Converse();
   // The control words of the next message, in place in the input buffer; null if it is not all there.

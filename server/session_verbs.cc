@@ -95,7 +95,7 @@ Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
       co_return thread_.encoder.Acknowledge(request_.id, count, output_);
     }
     case Verb::kGet:
-      co_await service_.Get(thread_, host, request_, result);
+      co_await service_.Get(thread_, host, request_, result, AsCaller());
       if (!result.verdict.done()) co_return Reply(result.verdict);
       co_return thread_.encoder.Get(request_.id, result.items, result.found, result.more, output_);
     case Verb::kUpdate:

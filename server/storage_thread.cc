@@ -2,17 +2,21 @@
 
 #include <boost/asio/post.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <string>
 #include <utility>
 
+#include "server/check.h"
 #include "server/log.h"
 
 namespace replay::server {
 namespace {
 
 constexpr std::chrono::milliseconds kRetryAfter{100};
+constexpr uint64_t kMostDatabaseBytes = 256u << 20;
+constexpr size_t kReaders = 4;  // They wait for the disk, mostly.
 // Below so much above the reserve inserts are refused. Requests that are under way by then, and draws, still find room.
 constexpr uint64_t kRoomForMore = 16u << 20;
 
@@ -46,14 +50,16 @@ StorageError StorageThread::LoadIdentity() {
 StorageError StorageThread::Open(const ServerConfig& config, MemoryBudget* budget) {
   if (!config.storage_path.empty()) {
     if (StorageError error = folder_.Open(config.storage_path, config.storage_reserve_bytes); error.failed()) return error;
-    if (StorageError error = Database::Open(folder_, &database_); error.failed()) return error;
+    const uint64_t memory_bytes = std::min(config.memory_limit_bytes / 8, kMostDatabaseBytes);
+    CHECK(budget->TryReserve(static_cast<int64_t>(memory_bytes))) << "an eighth of a memory that nobody uses yet";
+    if (StorageError error = Database::Open(folder_, &database_, memory_bytes); error.failed()) return error;
     if (StorageError error = LoadIdentity(); error.failed()) return error;
   }
   versions_.emplace(database_.get());
   if (StorageError error = versions_->Load(); error.failed()) return error;
   if (!keeps_data()) return {};
   buffers_.emplace(database_.get());
-  if (StorageError error = buffers_->Load(budget, &loaded_); error.failed()) return error;
+  if (StorageError error = buffers_->Load(&loaded_); error.failed()) return error;
   uint64_t items = 0;
   for (const KeptBuffers::Loaded& each : loaded_) {
     items += each.buffer->live();
@@ -71,10 +77,12 @@ StorageError StorageThread::Open(const ServerConfig& config, MemoryBudget* budge
 void StorageThread::Start() {
   if (!keeps_data()) return;
   work_.emplace(executor());
+  readers_.emplace(kReaders);
   runner_ = std::thread([this] { context_.run(); });
 }
 
 void StorageThread::Stop() {
+  if (readers_) readers_->join();
   if (!runner_.joinable()) return;
   asio::post(executor(), [this] {
     stopping_ = true;
@@ -86,6 +94,7 @@ void StorageThread::Stop() {
 }
 
 void StorageThread::Keep(Task task) {
+  queued_bytes_.fetch_add(task.frame_bytes, std::memory_order_relaxed);
   asio::post(executor(), [this, task = std::move(task)]() mutable {
     queue_.push_back(std::move(task));
     Work();
@@ -116,6 +125,7 @@ void StorageThread::Work() {
     if (error.failed() && !broken_.failed()) Break(error);
     Task task = std::move(queue_.front());
     queue_.pop_front();
+    queued_bytes_.fetch_sub(task.frame_bytes, std::memory_order_relaxed);
     if (error.failed()) {
       task.done(error);
       continue;

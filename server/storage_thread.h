@@ -9,7 +9,9 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 
 #include <atomic>
 #include <cstdint>
@@ -34,7 +36,7 @@ class StorageThread {
   ~StorageThread() { Stop(); }
 
   // --- Of the thread that owns this ---------------------------------------------------------------------------------------
-  // Before all else: opens the folder and loads what is there. The frames are charged to `budget`.
+  // Before all else: opens the folder and loads what is there. What the database uses of memory is charged to `budget`.
   StorageError Open(const ServerConfig& config, MemoryBudget* budget);
   bool keeps_data() const { return database_ != nullptr; }
   // As it was when the daemon started; empties it.
@@ -51,8 +53,14 @@ class StorageThread {
     std::function<StorageError(KeptBuffers&)> write;
     std::function<void()> written;                  // if given: on the storage thread, once it survives kill -9
     std::function<void(const StorageError&)> done;  // on the storage thread, once it survives a power cut, or has failed
+    uint64_t frame_bytes = 0;                       // that it holds in memory
   };
   void Keep(Task task);
+  // Of frames that have yet to be written.
+  uint64_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
+  // What the folder has now. `work`, which may block on the disk, then runs on one of a few threads for reading.
+  std::shared_ptr<const Database::View> Look() const { return std::make_shared<const Database::View>(*database_); }
+  void Read(std::function<void()> work) { asio::post(*readers_, std::move(work)); }
   // Inserts are refused: the room that is left is for what is under way.
   bool is_full() const { return full_.load(std::memory_order_relaxed); }
   bool has_failed() const { return failed_.load(std::memory_order_relaxed); }
@@ -85,10 +93,12 @@ class StorageThread {
   StorageError broken_;  // what all that follow fail with: none of them may be kept without one before it
 
   std::atomic<bool> full_{false}, failed_{false};
+  std::atomic<uint64_t> queued_bytes_{0};
   asio::io_context context_{1};
   Timer retry_{context_.get_executor()};
   std::optional<asio::executor_work_guard<Executor>> work_;
   std::thread runner_;
+  std::optional<asio::thread_pool> readers_;
 };
 
 }  // namespace replay::server

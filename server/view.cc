@@ -43,7 +43,7 @@ bool View::HasColumn(uint32_t slot, std::string_view name) const {
   return all;
 }
 
-bool View::HoldsForTags(uint32_t slot, std::span<const uint8_t> frame) const {
+bool View::HoldsForTags(uint32_t slot, const Frame& frame) const {
   if (!filter_.LooksAt(FilterTerm::Field::kTag)) return true;
   const uint32_t trajectory = of_.groups ? of_.groups->first(slot) : slot;
   return filter_.HoldsForTags([&](std::string_view name) { return of_.late_tags->Read(trajectory, frame, name); });
@@ -65,7 +65,7 @@ void View::Leave(uint32_t slot) {
   states_[slot] &= static_cast<uint8_t>(~kMember);
 }
 
-void View::OnInsert(uint32_t slot, std::span<const uint8_t> frame) {
+void View::OnInsert(uint32_t slot, const Frame& frame) {
   if (slot >= states_size_) {
     states_size_ = slot + 1;
     states_.Reserve(states_size_);
@@ -81,7 +81,7 @@ void View::OnRemove(uint32_t slot) {
   states_[slot] = 0;
 }
 
-void View::OnTags(uint32_t slot, std::span<const uint8_t> frame) {
+void View::OnTags(uint32_t slot, const Frame& frame) {
   if (slot >= states_size_) return;
   if (HoldsForTags(slot, frame)) {
     states_[slot] |= kCandidate;

@@ -41,10 +41,10 @@ class View {
 
   const ViewOptions& options() const { return options_; }
   // An item of a current epoch arrives, with this frame.
-  void OnInsert(uint32_t slot, std::span<const uint8_t> frame);
+  void OnInsert(uint32_t slot, const Frame& frame);
   void OnRemove(uint32_t slot);  // likewise when its epoch becomes an older one
   // Its tags changed: OnChange is next. Only of an item of a current epoch.
-  void OnTags(uint32_t slot, std::span<const uint8_t> frame);
+  void OnTags(uint32_t slot, const Frame& frame);
   // Something changed that Update or a draw changes.
   void OnChange(uint32_t slot);
   // Its prompt changed.
@@ -64,7 +64,7 @@ class View {
   enum : uint8_t { kCandidate = 1, kMember = 2 };  // of a current epoch and with the right tags; and what changes is right too
   bool Holds(uint32_t slot) const;
   bool HasColumn(uint32_t slot, std::string_view name) const;
-  bool HoldsForTags(uint32_t slot, std::span<const uint8_t> frame) const;
+  bool HoldsForTags(uint32_t slot, const Frame& frame) const;
   void Join(uint32_t slot);
   void Leave(uint32_t slot);
 

@@ -1,9 +1,12 @@
 #include "storage/database.h"
 
+#include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
+#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -22,14 +25,18 @@ constexpr std::array<const char*, static_cast<size_t>(Rows::kCount)> kNames = {"
 // What a batch takes beyond its rows: the log's headers, and files that RocksDB makes when it changes to a new log.
 constexpr uint64_t kWriteOverhead = 1u << 20;
 
-rocksdb::Options MakeOptions() {
+rocksdb::Options MakeOptions(uint64_t memory_bytes) {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.create_missing_column_families = true;
   options.paranoid_checks = true;
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.compression = rocksdb::kNoCompression;
-  options.write_buffer_size = 4u << 20;
+  options.write_buffer_size = std::clamp<uint64_t>(memory_bytes / 16, 1u << 20, 4u << 20);
+  options.db_write_buffer_size = memory_bytes / 2;  // of all families together
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(memory_bytes / 4);
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.max_total_wal_size = 256u << 20;
   options.max_background_jobs = 2;
   options.max_open_files = 256;
@@ -61,13 +68,14 @@ struct Database::Tables {
 Database::Database(const DataFolder& folder, std::unique_ptr<Tables> tables) : folder_(folder), tables_(std::move(tables)) {}
 Database::~Database() = default;
 
-StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>* database) {
+StorageError Database::Open(const DataFolder& folder, std::unique_ptr<Database>* database, uint64_t memory_bytes) {
   auto tables = std::make_unique<Tables>();
   tables->path = folder.path() + "/db";
-  const rocksdb::Options options = MakeOptions();
+  const rocksdb::Options options = MakeOptions(memory_bytes);
   std::vector<rocksdb::ColumnFamilyDescriptor> wanted = {{rocksdb::kDefaultColumnFamilyName, options}};
   for (const char* name : kNames) wanted.emplace_back(name, options);
-  wanted[1 + static_cast<size_t>(Rows::kFrames)].options.write_buffer_size = 64u << 20;
+  wanted[1 + static_cast<size_t>(Rows::kFrames)].options.write_buffer_size =
+      std::clamp<uint64_t>(memory_bytes / 4, 1u << 20, 64u << 20);
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(options, tables->path, wanted, &tables->families, &opened);
   if (!status.ok()) return ErrorOf("cannot open", tables->path, status);
@@ -137,6 +145,21 @@ StorageError Database::Get(Rows rows, std::string_view key, std::optional<std::s
   const rocksdb::Status status = tables_->db->Get(rocksdb::ReadOptions(), tables_->of(rows), AsSlice(key), &**value);
   if (status.IsNotFound()) value->reset();
   return status.ok() || status.IsNotFound() ? StorageError{} : ErrorOf("cannot read", tables_->path, status);
+}
+
+Database::View::View(const Database& database) : database_(database), snapshot_(database.tables_->db->GetSnapshot()) {}
+Database::View::~View() { database_.tables_->db->ReleaseSnapshot(static_cast<const rocksdb::Snapshot*>(snapshot_)); }
+
+StorageError Database::View::Get(Rows rows, std::string_view key,
+                                 const std::function<void(std::optional<std::string_view>)>& use) const {
+  const Tables& tables = *database_.tables_;
+  rocksdb::ReadOptions options;
+  options.snapshot = static_cast<const rocksdb::Snapshot*>(snapshot_);
+  rocksdb::PinnableSlice value;
+  const rocksdb::Status status = tables.db->Get(options, tables.of(rows), AsSlice(key), &value);
+  if (!status.ok() && !status.IsNotFound()) return ErrorOf("cannot read", tables.path, status);
+  use(status.ok() ? std::optional(value.ToStringView()) : std::nullopt);
+  return {};
 }
 
 StorageError Database::ForEach(Rows rows, std::string_view from, const Visit& visit) const {

@@ -1,15 +1,16 @@
 #pragma once
 // The small rows that outlive the daemon, in RocksDB: keys in order, changed a batch at a time.
 //
-// What Write has said yes to survives a power cut, or with kLater the next Sync: so many batches share one. Nothing is written while less is free than the reserve of the folder, since
-// RocksDB of Debian 12 can abort the process on a full disk. After a write that failed on the way, no other is tried: whether
-// its bytes are there shows only when the daemon starts again, and a later one must not be there without it.
+// What Write has said yes to survives a power cut, or with kLater the next Sync: so many batches share one. Nothing is written
+// while less is free than the reserve of the folder, since RocksDB of Debian 12 can abort the process on a full disk. After a write
+// that failed on the way, no other is tried: whether its bytes are there shows only when the daemon starts again, and a later one must
+// not be there without it.
 //
 // A flipped bit in a row of the log is an error at Open and not, as by RocksDB's default, the silent end of what was written; a
 // torn tail, which a power cut may leave of a write that was not answered, is cut. (In the header of a record a flipped bit can
 // still pass for such a tail.)
 //
-// One thread. All calls may block.
+// One thread, but for Views. All calls may block.
 
 #include <cstdint>
 #include <functional>
@@ -34,8 +35,9 @@ class Database {
     std::optional<std::string> value;  // none: the row is deleted
   };
 
-  // `folder` is open, and outlives it.
-  static StorageError Open(const DataFolder& folder, std::unique_ptr<Database>* database);
+  // `folder` is open, and outlives it. It uses about `memory_bytes`, 4 MiB at least, for what has yet to be sorted into files and for
+  // what was read last.
+  static StorageError Open(const DataFolder& folder, std::unique_ptr<Database>* database, uint64_t memory_bytes = 64u << 20);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
@@ -62,6 +64,21 @@ class Database {
   StorageError Write(std::span<const Change> changes);  // now
   // All that was written survives from here on.
   StorageError Sync();
+
+  // The rows as they are now, whatever is written later. Any thread; it ends before the database.
+  class View {
+   public:
+    explicit View(const Database& database);
+    ~View();
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    // nullopt: there is no such row.
+    StorageError Get(Rows rows, std::string_view key, const std::function<void(std::optional<std::string_view>)>& use) const;
+
+   private:
+    const Database& database_;
+    const void* const snapshot_;
+  };
 
   // nullopt: there is no such row.
   StorageError Get(Rows rows, std::string_view key, std::optional<std::string>* value) const;

@@ -187,6 +187,7 @@ TESTED_ELSEWHERE = {
     "server/replay_service.cc": ("tests/end_to_end/", "waits for peers, deadlines and other threads of a running daemon"),
     "server/replay_admission.cc": ("tests/end_to_end/", "a part of replay_service.h"),
     "server/replay_keep.cc": ("tests/end_to_end/storage_test", "a part of replay_service.h"),
+    "server/replay_fetch.cc": ("tests/end_to_end/spill_test", "a part of replay_service.h"),
     "server/replay_join.cc": ("tests/end_to_end/joined_test", "a part of replay_service.h"),
     "server/replay_control.cc": ("tests/end_to_end/", "a part of replay_service.h"),
     "server/replay_stats.cc": ("tests/end_to_end/", "a part of replay_service.h"),

@@ -140,6 +140,8 @@ inline Json JsonOf(const BufferStats& s, const StatsView& view) {
           {"items", s.items},
           {"bytes", s.bytes},
           {"index_bytes", s.index_bytes},
+          {"spilled_items", s.spilled_items},
+          {"spilled_bytes", s.spilled_bytes},
           {"tokens", s.tokens},
           {"positive_items", s.positive_items},
           {"offered", s.offered},
@@ -239,7 +241,8 @@ inline std::string TextOf(const BufferStats& s, const StatsView& view, const std
   }
   if (s.options.prompt_history.value_or(0) > 0)
     line("prompts", Count(s.prompts) + " of " + Count(*s.options.prompt_history) + " remembered");
-  line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes));
+  line("bytes", Bytes(s.bytes) + " of " + Bytes(s.options.capacity_bytes.value_or(0)) + ", index " + Bytes(s.index_bytes) +
+                    (s.spilled_items ? ", on disk only " + Bytes(s.spilled_bytes) + " of " + Count(s.spilled_items) : ""));
   line("inserted", Count(s.accepted) + rate(view.inserted_per_second) +
                        (s.rejected ? ", " + Count(s.rejected) + " rejected" : "") +
                        (s.duplicate ? ", " + Count(s.duplicate) + " duplicate" : ""));

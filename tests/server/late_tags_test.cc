@@ -21,13 +21,13 @@ TEST(LateTags, StandInPlaceOfThoseInTheFrame) {
     tags[1].setText("graphs");
   }});
   LateTags tags;
-  EXPECT_EQ(3, tags.Read(4, frame.bytes(), "level").number);
+  EXPECT_EQ(3, tags.Read(4, frame, "level").number);
   tags.Put(4, One("level", int64_t{5}));
-  EXPECT_EQ(5, tags.Read(4, frame.bytes(), "level").number);
-  EXPECT_EQ("graphs", tags.Read(4, frame.bytes(), "topic").text);
-  EXPECT_EQ(3, tags.Read(5, frame.bytes(), "level").number) << "another item's";
+  EXPECT_EQ(5, tags.Read(4, frame, "level").number);
+  EXPECT_EQ("graphs", tags.Read(4, frame, "topic").text);
+  EXPECT_EQ(3, tags.Read(5, frame, "level").number) << "another item's";
   tags.Put(4, One("level", std::string("hard")));
-  EXPECT_EQ("hard", tags.Read(4, frame.bytes(), "level").text);
+  EXPECT_EQ("hard", tags.Read(4, frame, "level").text);
   EXPECT_EQ(1u, tags.Of(4).size());
   tags.CheckInvariants();
 }

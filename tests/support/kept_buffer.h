@@ -21,7 +21,19 @@ class KeptBuffer : public FrameSource {
  public:
   Frame Fetch(uint64_t number, uint32_t size) override {
     const auto found = frames.find(number);
-    return found == frames.end() || found->second.size() != size ? Frame() : found->second;
+    return found == frames.end() || found->second.size() != size ? Frame() : Frame::Absent(size, number);
+  }
+  // What was given absent, as it is on the disk.
+  void Present(Frame& frame) const {
+    if (frame.is_absent()) frame = frames.at(frame.number());
+  }
+  void Present(SampleResult& result) const {
+    for (Frame& frame : result.frames) Present(frame);
+    for (ColumnOf& each : result.columns) Present(each.column);
+  }
+  void Present(StoredItem& item) const {
+    Present(item.frame);
+    for (Frame& column : item.columns) Present(column);
   }
   void Save(const Buffer& buffer) {
     Take();
@@ -33,6 +45,7 @@ class KeptBuffer : public FrameSource {
   void Take() {
     Journal::Entries entries = journal.Take();
     records += entries.records;
+    if (!entries.frames.empty()) written = entries.frames.back().number();
     for (Frame& frame : entries.frames) frames.emplace(frame.number(), std::move(frame));
   }
   // Null, and `error`, if it cannot be what it was.
@@ -47,6 +60,7 @@ class KeptBuffer : public FrameSource {
   Journal journal;
   std::string state, records;
   std::map<uint64_t, Frame> frames;  // by number
+  uint64_t written = 0;              // the last of them
 };
 
 inline std::string StateOf(const Buffer& buffer) {

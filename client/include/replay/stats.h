@@ -28,7 +28,8 @@ struct Breakdown {
 
 struct BufferStats {
   std::string name;
-  BufferOptions options;  // in force
+  BufferOptions options;                          // in force
+  uint64_t spilled_items = 0, spilled_bytes = 0;  // of the next two: on disk only
   uint64_t items = 0, bytes = 0, index_bytes = 0, tokens = 0, positive_items = 0, scored = 0, correct = 0;
   uint64_t offered = 0, accepted = 0, duplicate = 0, rejected = 0;  // offered = accepted + duplicate + rejected + pending
   uint64_t zero_spread = 0;                                         // Of items: of groups whose members have one reward.
