@@ -361,10 +361,8 @@ std::string ValidateGroups(std::span<const TrajectoryFacts> facts, GroupScratch*
              to_string(std::max(order[i - 1], order[i])) + " of the request have the same one";
   }
 
-  const auto group_key = [&](uint32_t i) {
-    return std::tuple(facts[i].group.high, facts[i].group.low, facts[i].index_in_group);
-  };
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return group_key(a) < group_key(b); });
+  const auto key = [&](uint32_t i) { return std::tuple(facts[i].group.high, facts[i].group.low, facts[i].index_in_group); };
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
   for (size_t begin = 0; begin < order.size();) {
     const TrajectoryFacts& first = facts[order[begin]];
     size_t end = begin + 1;

@@ -255,6 +255,8 @@ Verdict Buffer::Insert(const InsertRequest& request, InsertResult* result) {
   return Verdict::Done();
 }
 
+bool Buffer::IsRepeat(const InsertRequest& request) const { return state_->receipts.Has(request.writer, request.sequence); }
+
 void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequence) {
   InsertRequest request;
   request.writer = writer;
@@ -265,10 +267,11 @@ void Buffer::CountRejected(uint64_t trajectories, Key128 writer, uint64_t sequen
 void Buffer::State::CountLook(const InsertRequest& request, uint64_t count, bool is_duplicate) {
   offered += count;
   (is_duplicate ? duplicate : rejected) += count;
+  bool changed = count > 0;
   Receipt receipt;
   if (request.writer != Key128{} && request.sequence > 0)
-    receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt);
-  NoteLook(request, count, is_duplicate);
+    receipts.Look(request.writer, request.sequence, request.acknowledged_through, &receipt, &changed);
+  if (changed) NoteLook(request, count, is_duplicate);
 }
 
 uint32_t Buffer::CountStored(const InsertRequest& request) const {

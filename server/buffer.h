@@ -273,6 +273,8 @@ class Buffer {
   // kWait: pacing holds inserts back. kError: alreadyExists, invalidArgument (larger than the buffer), writerExpired …; counts
   // the request's trajectories as offered once it is decided (not while it waits).
   Verdict Insert(const InsertRequest& request, InsertResult* result);
+  // It has been stored before, and Insert answers with its receipt.
+  bool IsRepeat(const InsertRequest& request) const;
   // A request that failed before it reached the buffer (checksum, validation) counts as offered and rejected. With 0
   // trajectories it only makes the writer known, as is due when a first request times out before Insert ever saw it: its
   // second would otherwise be taken for that of a forgotten writer.
@@ -348,8 +350,8 @@ class Buffer {
   // Lets go of the bytes of frames that are on disk, those numbered up to `written`: of the oldest items first, until about `bytes`
   // are gone. How many went; no decision changes. What is drawn then comes as absent frames (message.h). O(items that went).
   uint64_t Spill(uint64_t bytes, uint64_t written);
-  // Of frames and columns that are there.
-  uint64_t resident_bytes() const;
+  uint64_t frame_bytes() const;     // with columns
+  uint64_t resident_bytes() const;  // of those that are in memory
 
   const std::string& name() const;
   const BufferOptions& options() const;

@@ -107,6 +107,8 @@ uint64_t Buffer::Spill(uint64_t bytes, uint64_t written) {
   return gone;
 }
 
+uint64_t Buffer::frame_bytes() const { return state_->store.frame_bytes() + state_->columns.bytes(); }
+
 uint64_t Buffer::resident_bytes() const {
   const State& s = *state_;
   return s.store.frame_bytes() - s.store.spilled_bytes() + s.columns.bytes() - s.columns.spilled_bytes();

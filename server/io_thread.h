@@ -24,6 +24,7 @@
 namespace replay::server {
 
 struct BufferHost;
+struct KeepWaiter;
 class Session;
 struct Waiter;
 
@@ -42,6 +43,8 @@ struct IoThread {
   PolicyVersions::Snapshot versions = PolicyVersions::Empty();
   std::list<Waiter*> version_waiters;
   std::list<Waiter*> memory_waiters;
+  std::list<KeepWaiter*> keep_waiters;  // of all buffers that live here
+  bool gives_up_keeping = false;        // The daemon stops, and waits for the disk no longer.
   std::list<Session*> sessions;
   bool draining = false;
   std::array<uint64_t, static_cast<size_t>(Verb::kCount)> requests{};

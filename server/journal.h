@@ -53,7 +53,8 @@ class Journal {
 
   // A record: Begin, what was asked, End.
   Archive Begin(Operation operation, uint64_t now_ms) {
-    begin_ = entries_.records.size();
+    entries_.records.resize(end_);  // What was left of one that did not come to its end.
+    begin_ = end_;
     Archive archive(&entries_.records);
     uint32_t size = 0;
     archive(size, operation, now_ms);
@@ -63,6 +64,7 @@ class Journal {
     Archive (&entries_.records)(digest);
     const auto size = static_cast<uint32_t>(entries_.records.size() - begin_ - sizeof(uint32_t));
     std::memcpy(entries_.records.data() + begin_, &size, sizeof size);
+    end_ = entries_.records.size();
     total_.store(total_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (++entries_.count == 1 && on_first) on_first();
   }
@@ -71,7 +73,10 @@ class Journal {
   const Entries& entries() const { return entries_; }
   // Of all that were ever written. Any thread.
   uint64_t total() const { return total_.load(std::memory_order_relaxed); }
-  Entries Take() { return std::exchange(entries_, Entries()); }
+  Entries Take() {
+    entries_.records.resize(std::exchange(end_, 0));
+    return std::exchange(entries_, Entries());
+  }
 
   // Called when there is something to Take where there was nothing. It must not call back.
   std::function<void()> on_first;
@@ -79,6 +84,7 @@ class Journal {
  private:
   Entries entries_;
   size_t begin_ = 0;  // of the record at hand
+  size_t end_ = 0;    // of the last that is whole
   std::atomic<uint64_t> total_{0};
 };
 

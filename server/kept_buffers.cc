@@ -53,11 +53,14 @@ std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const uint64_t> nu
   return ranges;
 }
 
-// What `numbers`, sorted, leave of the ranges goes.
+// What `numbers`, sorted, leave of the ranges goes; `gone`: the ranges of that which are long.
 void DeleteOthers(uint64_t id, std::span<const std::pair<uint64_t, uint64_t>> ranges, std::span<const uint64_t> numbers,
-                  Database::Batch* batch) {
+                  Database::Batch* batch, std::vector<std::pair<uint64_t, uint64_t>>* gone) {
   const auto remove = [&](uint64_t begin, uint64_t end) {
-    if (begin < end && end - begin >= kRangeFrom) return batch->DeleteRange(Rows::kFrames, Key(id, begin), Key(id, end));
+    if (begin < end && end - begin >= kRangeFrom) {
+      gone->emplace_back(begin, end);
+      return batch->DeleteRange(Rows::kFrames, Key(id, begin), Key(id, end));
+    }
     for (; begin < end; ++begin) batch->Delete(Rows::kFrames, Key(id, begin));
   };
   auto kept = numbers.begin();
@@ -191,6 +194,7 @@ StorageError KeptBuffers::WriteState(uint64_t id, const std::string& name, const
             .parts = static_cast<uint32_t>((state.bytes.size() + kPartBytes - 1) / kPartBytes),
             .bytes = state.bytes.size(),
             .checksum = ChecksumOf(state.bytes)};
+  if (StorageError error = database_.HasRoomFor(head.bytes); error.failed()) return error;
   // What a save that did not come to its head has left there goes first.
   for (uint32_t part = 0; part < head.parts; ++part) {
     Database::Batch batch(database_);
@@ -209,8 +213,10 @@ StorageError KeptBuffers::WriteState(uint64_t id, const std::string& name, const
     batch.DeleteRange(Rows::kStates, Key(id, 1), Key(id, generation));
     batch.DeleteRange(Rows::kRecords, Key(id), Key(id, kept->next_record));
   }
-  DeleteOthers(id, kept->frames, numbers, &batch);
+  Ranges gone;
+  DeleteOthers(id, kept->frames, numbers, &batch, &gone);
   if (StorageError error = database_.Write(batch, Database::Survives::kNow); error.failed()) return error;
+  for (const auto& [begin, end] : gone) database_.DropFiles(Rows::kFrames, Key(id, begin), Key(id, end));
   kept->generation = generation;
   kept->frames = RangesOf(numbers);
   return {};
@@ -229,6 +235,7 @@ StorageError KeptBuffers::Drop(uint64_t id) {
   batch.Delete(Rows::kBuffers, Key(id));
   for (const Rows rows : {Rows::kStates, Rows::kRecords, Rows::kFrames}) batch.DeleteRange(rows, Key(id), Key(id + 1));
   if (StorageError error = database_.Write(batch, Database::Survives::kNow); error.failed()) return error;
+  database_.DropFiles(Rows::kFrames, Key(id), Key(id + 1));
   kept_.erase(id);
   return {};
 }

@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
       "Bytes of trajectories held and under way, e.g. 4GiB; an index of about 150 bytes each is on top (default: 70 % of what "
       "there is)");
   app.add_option("--storage-path", storage_path,
-                 "Folder for what outlives the daemon: the policy versions (default: none, nothing does)");
+                 "Folder for what outlives the daemon: buffers and policy versions (default: none, nothing does)");
   app.add_option("--io-threads", io_threads, "Network threads (default 1)")->check(CLI::Range(1, 256));
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));

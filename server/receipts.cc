@@ -141,6 +141,14 @@ Receipts::Answer Receipts::Look(Key128 key, uint64_t sequence, uint64_t acknowle
   return Answer::kDuplicate;
 }
 
+bool Receipts::Has(Key128 key, uint64_t sequence) const {
+  const uint32_t slot = tables_->Find(key);
+  if (slot == kNoSlot) return false;
+  const Writer& writer = tables_->writers[slot];
+  return std::binary_search(writer.entries.begin() + static_cast<std::ptrdiff_t>(writer.begin), writer.entries.end(),
+                            Entry{sequence, 0, 0, 0}, [](const Entry& a, const Entry& b) { return a.sequence < b.sequence; });
+}
+
 void Receipts::Record(Key128 key, uint64_t sequence, const Receipt& receipt) {
   Tables& tables = *tables_;
   const uint32_t slot = tables.Find(key);

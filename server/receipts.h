@@ -47,6 +47,8 @@ class Receipts {
   // `changed`, if given, is set when the look itself changed something: a new writer, what it has the answers for, whom to
   // forget first.
   Answer Look(Key128 writer, uint64_t sequence, uint64_t acknowledged_through, Receipt* receipt, bool* changed = nullptr);
+  // Whether it has been recorded and the receipt is still there. Changes nothing.
+  bool Has(Key128 writer, uint64_t sequence) const;
   // Right after Look answered kNew for it, in the same decision.
   void Record(Key128 writer, uint64_t sequence, const Receipt& receipt);
 

@@ -40,6 +40,8 @@ Verdict ReplayService::Declare(const std::string& name, BufferOptions options, s
   if (std::string error = ValidateBufferName(name); !error.empty()) return Verdict::Failed(ErrorCode::kInvalidArgument, error);
   const Directory& directory = *control().directory;
   if (directory.contains(name)) return Verdict::Failed(ErrorCode::kAlreadyExists, "buffer \"" + name + "\" exists already");
+  if (dropping_.contains(name))
+    return Verdict::Failed(ErrorCode::kAlreadyExists, "buffer \"" + name + "\" is being dropped: try again");
   if (directory.size() >= config_.max_buffers)
     return Verdict::Failed(ErrorCode::kResourceExhausted,
                            "there are " + std::to_string(directory.size()) + " buffers: limits.max_buffers allows no more");
@@ -97,6 +99,16 @@ Awaitable<void> ReplayService::InstallEverywhere(std::shared_ptr<const Directory
   }
 }
 
+namespace {
+
+// What was published while the buffer was in no directory.
+Awaitable<void> PublishAtHome(BufferHost& host) {
+  if (host.buffer) host.buffer->OnPublish(host.home.versions);
+  co_return;
+}
+
+}  // namespace
+
 Awaitable<Verdict> ReplayService::CreateOnControl(const Request& request) {
   std::shared_ptr<const Directory> next;
   if (Verdict full = WhyNotKept(); storage_.keeps_data() && !full.done()) co_return full;
@@ -113,7 +125,9 @@ Awaitable<Verdict> ReplayService::CreateOnControl(const Request& request) {
     Awaitable<Verdict> keep = KeepOnControl(std::move(create));
     verdict = co_await std::move(keep);
   }
-  co_await InstallEverywhere(next);
+  co_await InstallEverywhere(control().directory);  // Others may have come and gone while the disk was waited for.
+  Awaitable<void> publish = PublishAtHome(*host);
+  co_await RunOn(host->home, control(), std::move(publish));
   co_return verdict;
 }
 
@@ -121,14 +135,6 @@ namespace {
 
 Awaitable<std::string> AlterAtHome(BufferHost& host, const BufferOptions& options) {
   co_return host.buffer ? host.buffer->Alter(options) : "the buffer was dropped";
-}
-
-Awaitable<void> DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped) {
-  dropped = std::move(host.buffer);
-  for (std::list<Waiter*>* queue : {&host.insert_waiters, &host.sample_waiters, &host.admit_waiters}) {
-    for (Waiter* waiter : *queue) waiter->Finish(Waiter::End::kBufferDropped);
-  }
-  co_return;
 }
 
 }  // namespace
@@ -171,6 +177,15 @@ Awaitable<void> ReplayService::PumpAtHome(BufferHost& host) {
   co_return;
 }
 
+Awaitable<void> ReplayService::DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped) {
+  HandOver(host);  // Replies wait for what it has decided.
+  dropped = std::move(host.buffer);
+  for (std::list<Waiter*>* queue : {&host.insert_waiters, &host.sample_waiters, &host.admit_waiters}) {
+    for (Waiter* waiter : *queue) waiter->Finish(Waiter::End::kBufferDropped);
+  }
+  co_return;
+}
+
 Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   const std::shared_ptr<BufferHost> host = Find(control(), request.buffer);
   if (!host) co_return Verdict::Failed(ErrorCode::kNotFound, NoSuchBuffer(request.buffer));
@@ -179,6 +194,7 @@ Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   auto changed = std::make_shared<Directory>(*control().directory);
   changed->erase(host->name);
   control().directory = changed;
+  if (host->kept_id > 0) dropping_.insert(host->name);
   co_await InstallEverywhere(std::move(changed));
   std::unique_ptr<Buffer> dropped;
   Awaitable<void> drop = DropAtHome(*host, dropped);
@@ -190,7 +206,9 @@ Awaitable<Verdict> ReplayService::DropOnControl(const Request& request) {
   }
   std::function<StorageError(KeptBuffers&)> drop_rows = [id = host->kept_id](KeptBuffers& kept) { return kept.Drop(id); };
   Awaitable<Verdict> keep = KeepOnControl(std::move(drop_rows));
-  co_return co_await std::move(keep);
+  Verdict verdict = co_await std::move(keep);
+  dropping_.erase(host->name);
+  co_return verdict;
 }
 
 Awaitable<Verdict> ReplayService::CreateBuffer(IoThread& thread, const Request& request) {

@@ -73,11 +73,11 @@ void ReplayService::LookIfAbsent(const BufferHost& host, SampleCall& call) const
 }
 
 Awaitable<Verdict> ReplayService::Fetch(IoThread& thread, const BufferHost& host, std::vector<Frame*> absent,
-                                        std::shared_ptr<const Database::View> view, Caller caller) {
+                                        std::shared_ptr<const Database::View> view, Caller caller, Verb verb) {
   uint64_t bytes = 0;
   for (const Frame* frame : absent) bytes += frame->size();
   caller.deadline = std::max(caller.deadline, steady_clock::now() + kLeastWait);
-  Awaitable<Verdict> reserve = ReserveMemory(thread, bytes, host.name, caller);
+  Awaitable<Verdict> reserve = ReserveMemory(thread, bytes, host.name, caller, verb);
   Verdict reserved = co_await std::move(reserve);
   if (!reserved.done()) co_return reserved;
 
@@ -122,7 +122,7 @@ Awaitable<Verdict> ReplayService::Fetch(IoThread& thread, const BufferHost& host
 
 Awaitable<void> ReplayService::FetchSample(IoThread& thread, std::shared_ptr<BufferHost> host, SampleCall& call,
                                            Caller caller) {
-  Awaitable<Verdict> fetch = Fetch(thread, *host, AbsentOf(call.result), std::move(call.view), caller);
+  Awaitable<Verdict> fetch = Fetch(thread, *host, AbsentOf(call.result), std::move(call.view), caller, Verb::kSample);
   call.verdict = co_await std::move(fetch);
   if (call.verdict.done()) co_return;
   Awaitable<void> credit = Credit(thread, *host, call.request, call.result);
@@ -155,7 +155,9 @@ Awaitable<void> ReplayService::GetAtHome(BufferHost& host, const Request& reques
       co_return;
     }
     const uint32_t limit = std::min(request.limit, kMaxTrajectoriesPerInsert);
-    result.more = host.buffer->Scan(request.after_item, limit, kScanPageBytes, &result.items, request.column_names);
+    // What is read from disk needs memory for the page.
+    const uint64_t most_bytes = host.kept_id > 0 ? std::min(kScanPageBytes, config_.in_flight_bytes / 4) : kScanPageBytes;
+    result.more = host.buffer->Scan(request.after_item, limit, most_bytes, &result.items, request.column_names);
   }
   for (uint32_t i = 0; i < request.ids.size(); ++i) {
     StoredItem item;
@@ -178,7 +180,7 @@ Awaitable<void> ReplayService::Get(IoThread& thread, std::shared_ptr<BufferHost>
   Awaitable<void> work = GetAtHome(*host, request, result);
   co_await RunOn(host->home, thread, std::move(work));
   if (!result.view) co_return;
-  Awaitable<Verdict> fetch = Fetch(thread, *host, AbsentOf(result.items), std::move(result.view), caller);
+  Awaitable<Verdict> fetch = Fetch(thread, *host, AbsentOf(result.items), std::move(result.view), caller, Verb::kGet);
   result.verdict = co_await std::move(fetch);
 }
 

@@ -2,8 +2,8 @@
 //
 //   a buffer decides ──► its journal ──► HandOver, once a turn of its thread ──► StorageThread ──► OnKept ──► who waits goes on
 //
-// A state is saved when the records since come to as much as it, and when the daemon stops: recovery reads a state and records of
-// its size at most.
+// A state is saved when the records since come to as much as it, when an eighth of what is live has been inserted since, and when the
+// daemon stops: recovery reads a state and records of its size at most.
 
 #include <boost/asio/post.hpp>
 
@@ -19,6 +19,7 @@ namespace replay::server {
 namespace {
 
 constexpr uint64_t kLeastRecordBytes = 16u << 20;
+constexpr uint64_t kLeastFrameBytes = 64u << 20;
 
 using Timer = asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor>;
 
@@ -70,10 +71,19 @@ std::string ReplayService::DeclareLoaded() {
     StartKeeping(*host);
     host->buffer->EndAllLeases();  // The connections that held them are gone.
     host->buffer->OnPublish(control().versions);
-    directory->emplace(host->name, host);
+    if (!directory->emplace(host->name, host).second)
+      return "storage.path has two buffers \"" + host->name + "\": it is damaged";
   }
   for (auto& thread : threads_) thread->directory = directory;
   return "";
+}
+
+bool ReplayService::RefuseUnkept(BufferHost& host, InsertCall& call) const {
+  Verdict refused = WhyNotKept(host);
+  if (refused.done() || host.buffer->IsRepeat(call.request)) return false;
+  call.verdict = std::move(refused);
+  host.buffer->CountRejected(0, call.request.writer, call.request.sequence);  // The writer is known all the same.
+  return true;
 }
 
 void ReplayService::StartKeeping(BufferHost& host) {
@@ -91,6 +101,13 @@ void ReplayService::KeepNew(BufferHost& host) {
   storage_.Keep({[id = host.kept_id, name = host.name, state](KeptBuffers& kept) { return kept.Create(id, name, *state); },
                  nullptr, [](const StorageError&) {}});
   StartKeeping(host);
+}
+
+// Records are read at the next start, frames that left are on disk until a state no longer names them: both in proportion to what is
+// live, and so is what writing states costs.
+bool ReplayService::IsStateDue(const BufferHost& host) {
+  const uint64_t most_frame_bytes = std::max({kLeastFrameBytes, 4 * host.state_bytes, host.buffer->frame_bytes() / 8});
+  return host.record_bytes > std::max(kLeastRecordBytes, host.state_bytes) || host.frame_bytes > most_frame_bytes;
 }
 
 void ReplayService::HandOver(BufferHost& host) {
@@ -114,17 +131,19 @@ void ReplayService::HandOver(BufferHost& host) {
                    asio::post(shared->home.executor(), [this, shared, record, failed] { OnKept(*shared, record, failed); });
                  },
                  frame_bytes});
-  if (!host.saving && host.record_bytes > std::max(kLeastRecordBytes, host.state_bytes)) SaveState(host);
+  host.frame_bytes += frame_bytes;
+  if (!host.saving && IsStateDue(host)) SaveState(host);
 }
 
 void ReplayService::SaveState(BufferHost& host) {
   auto state = std::make_shared<const SavedState>(*host.buffer);
   host.saving = true;
-  host.record_bytes = 0;
+  host.record_bytes = host.frame_bytes = 0;
   host.state_bytes = state->bytes.size();
   const auto shared = host.shared_from_this();
   storage_.Keep({[id = host.kept_id, state](KeptBuffers& kept) { return kept.Save(id, *state); }, nullptr,
-                 [shared](const StorageError&) { asio::post(shared->home.executor(), [shared] { shared->saving = false; }); }});
+                 [shared](const StorageError&) { asio::post(shared->home.executor(), [shared] { shared->saving = false; }); },
+                 /*frame_bytes=*/0, /*may_be_left_out=*/true});
 }
 
 void ReplayService::OnKept(BufferHost& host, uint64_t record, bool failed) {
@@ -136,26 +155,26 @@ void ReplayService::OnKept(BufferHost& host, uint64_t record, bool failed) {
   Spill(host.home);
 }
 
-void ReplayService::WakeKept(BufferHost& host) {
+void ReplayService::WakeKept(const BufferHost& host) {
   const bool failed = host.keeping_failed.load(std::memory_order_relaxed);
-  for (KeepWaiter* waiter : host.keep_waiters)
-    if (failed || host.Survives(waiter->record, waiter->level)) waiter->timer.cancel();
+  for (KeepWaiter* waiter : host.home.keep_waiters)
+    if (&waiter->host == &host && (failed || host.Survives(waiter->record, waiter->level))) waiter->timer.cancel();
 }
 
 Awaitable<bool> ReplayService::KeptAtHome(BufferHost& host, uint64_t record, AcknowledgementLevel level) {
-  KeepWaiter waiter(host.home);
+  KeepWaiter waiter(host.home, host);
   waiter.record = record;
   waiter.level = level;
   // Before the look: the storage thread writes, and then looks whether somebody waits for it.
   if (level == AcknowledgementLevel::kProcess) ++host.waiting_for_written;
-  const auto place = host.keep_waiters.insert(host.keep_waiters.end(), &waiter);
+  const auto place = host.home.keep_waiters.insert(host.home.keep_waiters.end(), &waiter);
   const auto is_kept = [&] { return host.Survives(record, level); };
-  while (!is_kept() && !host.keeping_failed.load(std::memory_order_relaxed) && !waiter.given_up) {
+  while (!is_kept() && !host.keeping_failed.load(std::memory_order_relaxed) && !host.home.gives_up_keeping) {
     waiter.timer.expires_at(SteadyTime::max());
     boost::system::error_code cancelled;
     co_await waiter.timer.async_wait(asio::redirect_error(kUseAwaitable, cancelled));
   }
-  host.keep_waiters.erase(place);
+  host.home.keep_waiters.erase(place);
   if (level == AcknowledgementLevel::kProcess) --host.waiting_for_written;
   co_return is_kept();
 }
@@ -168,13 +187,8 @@ Awaitable<bool> ReplayService::Kept(IoThread& thread, std::shared_ptr<BufferHost
 }
 
 void ReplayService::GiveUpKeeping(IoThread& thread) {
-  for (const auto& [name, host] : *thread.directory) {
-    if (&host->home != &thread) continue;
-    for (KeepWaiter* waiter : host->keep_waiters) {
-      waiter->given_up = true;
-      waiter->timer.cancel();
-    }
-  }
+  thread.gives_up_keeping = true;
+  for (KeepWaiter* waiter : thread.keep_waiters) waiter->timer.cancel();
 }
 
 void ReplayService::SaveAll(IoThread& thread) {

@@ -46,11 +46,12 @@ Verdict EndVerdict(const Waiter& waiter) {
 }
 
 struct InsertWaiter final : Waiter {
-  InsertWaiter(BufferHost& buffer_host, InsertCall& waiting_call, const Caller& caller)
-      : Waiter(buffer_host.home, caller, Verb::kInsert), host(buffer_host), call(waiting_call) {
+  InsertWaiter(const ReplayService& replay_service, BufferHost& buffer_host, InsertCall& waiting_call, const Caller& caller)
+      : Waiter(buffer_host.home, caller, Verb::kInsert), service(replay_service), host(buffer_host), call(waiting_call) {
     buffer = host.name;
   }
   bool Attempt() override {
+    if (service.RefuseUnkept(host, call)) return true;
     call.verdict = host.buffer->Insert(call.request, &call.result);
     if (call.verdict.waits()) return false;
     if (call.verdict.done()) host.last_produced = steady_clock::now();
@@ -63,6 +64,7 @@ struct InsertWaiter final : Waiter {
   WaitReason Reason() const override { return WaitReason::kPacing; }
   uint32_t Cost() const override { return static_cast<uint32_t>(call.request.frames.size()); }
 
+  const ReplayService& service;
   BufferHost& host;
   InsertCall& call;
 };
@@ -115,10 +117,16 @@ struct VersionWaiter final : Waiter {
 };
 
 struct MemoryWaiter final : Waiter {
-  MemoryWaiter(IoThread& own_thread, MemoryBudget& memory_budget, const StorageThread& storage_thread, uint64_t wanted_bytes,
-               const Caller& caller)
-      : Waiter(own_thread, caller, Verb::kInsert), budget(memory_budget), storage(storage_thread), bytes(wanted_bytes) {}
-  bool Attempt() override { return budget.TryReserve(static_cast<int64_t>(bytes)); }
+  MemoryWaiter(IoThread& own_thread, ReplayService& replay_service, const StorageThread& storage_thread, uint64_t wanted_bytes,
+               const Caller& caller, Verb waiting_verb)
+      : Waiter(own_thread, caller, waiting_verb),
+        service(replay_service),
+        budget(service.budget()),
+        storage(storage_thread),
+        bytes(wanted_bytes) {}
+  bool Attempt() override {
+    return verb == Verb::kInsert ? service.TryReserveForInsert(bytes) : budget.TryReserve(static_cast<int64_t>(bytes));
+  }
   std::string Why() const override {
     return std::to_string(bytes) + " bytes wanted, " + std::to_string(budget.used_bytes()) + " of " +
            std::to_string(budget.limit_bytes()) + " bytes in use";
@@ -126,6 +134,7 @@ struct MemoryWaiter final : Waiter {
   // What the disk has yet to take would be room enough.
   WaitReason Reason() const override { return storage.queued_bytes() >= bytes ? WaitReason::kStorage : WaitReason::kMemory; }
 
+  ReplayService& service;
   MemoryBudget& budget;
   const StorageThread& storage;
   const uint64_t bytes;
@@ -158,9 +167,7 @@ bool ReplayService::InsertNow(BufferHost& host, InsertCall& call) {
     call.verdict = Draining();
     return true;
   }
-  if (host.kept_id > 0) {
-    if (call.verdict = WhyNotKept(); !call.verdict.done()) return true;
-  }
+  if (RefuseUnkept(host, call)) return true;
   if (!host.insert_waiters.empty()) return false;
   Verdict verdict = host.buffer->Insert(call.request, &call.result);
   if (!verdict.done()) {
@@ -195,7 +202,7 @@ bool ReplayService::SampleNow(BufferHost& host, SampleCall& call) {
 
 Awaitable<void> ReplayService::InsertAtHome(BufferHost& host, InsertCall& call, Caller caller) {
   if (InsertNow(host, call)) co_return;
-  InsertWaiter waiter(host, call, caller);
+  InsertWaiter waiter(*this, host, call, caller);
   co_await Wait(host.home, host.insert_waiters, waiter);
   if (waiter.end != Waiter::End::kDecided) {
     call.verdict = EndVerdict(waiter);
@@ -301,8 +308,9 @@ std::string ReplayService::WhySampleWaits(const BufferHost& host, const SampleRe
   return why;
 }
 
-Awaitable<Verdict> ReplayService::ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller) {
-  MemoryWaiter waiter(thread, budget_, storage_, bytes, caller);
+Awaitable<Verdict> ReplayService::ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller,
+                                                Verb verb) {
+  MemoryWaiter waiter(thread, *this, storage_, bytes, caller, verb);
   waiter.buffer = buffer;
   if (waiter.Attempt()) co_return Verdict::Done();
   const auto place = thread.memory_waiters.insert(thread.memory_waiters.end(), &waiter);

@@ -18,6 +18,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,11 +79,11 @@ Verdict EndVerdict(const Waiter& waiter);
 
 // Waits until what was decided survives; lives in the frame of the coroutine that waits.
 struct KeepWaiter {
-  explicit KeepWaiter(IoThread& home) : timer(home.executor()) {}
+  KeepWaiter(IoThread& home, const BufferHost& waited_for) : timer(home.executor()), host(waited_for) {}
   asio::basic_waitable_timer<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>, Executor> timer;
   uint64_t record = 0;
+  const BufferHost& host;
   AcknowledgementLevel level = AcknowledgementLevel::kDisk;
-  bool given_up = false;
 };
 
 // A buffer and its queues. `buffer` and all below it belong to the home thread; null once dropped.
@@ -99,17 +100,16 @@ struct BufferHost : std::enable_shared_from_this<BufferHost> {
   bool pump_posted = false;
   // The time of the buffer is this much ahead of the steady clock, which begins anew when the machine does.
   uint64_t time_offset_ms = 0;
-  // Where it is kept on disk: what it has decided, until it is handed over, and who waits for that to survive.
+  // Where it is kept on disk: what it has decided, until it is handed over.
   Journal journal;
-  std::list<KeepWaiter*> keep_waiters;
-  uint64_t record_bytes = 0, state_bytes = 0;  // handed over since the state was saved; of that state
+  uint64_t record_bytes = 0, frame_bytes = 0, state_bytes = 0;  // handed over since the state was saved; of that state
   bool saving = false;
 
   // Any thread. How many of the records survive kill -9, and a power cut.
   std::atomic<uint64_t> written_records{0};
   std::atomic<uint64_t> kept_records{0};
   std::atomic<bool> keeping_failed{false};
-  std::atomic<uint32_t> waiting_for_written{0};  // of keep_waiters
+  std::atomic<uint32_t> waiting_for_written{0};  // who waits for those
   std::atomic<uint64_t> written_frame{0};        // Frames with a number up to this one are on disk.
   bool Survives(uint64_t record, AcknowledgementLevel level) const {
     if (level == AcknowledgementLevel::kMemory) return true;
@@ -198,6 +198,9 @@ class ReplayService {
   Awaitable<void> History(IoThread& thread, std::shared_ptr<BufferHost> host, const Request& request, GetResult& result);
   Awaitable<void> ReportCost(IoThread& thread, std::shared_ptr<BufferHost> host, const CostReport& cost);
 
+  // Of a buffer that is kept: why nothing more is taken in, since it could not be kept either.
+  Verdict WhyNotKept(const BufferHost& host) const { return host.kept_id > 0 ? WhyNotKept() : Verdict::Done(); }
+  Verdict WhyNotKept() const;
   // Whether the first `record` records of a buffer that is kept survive what `level` says. Waits for it; false: they may not, since
   // the disk has failed, or the daemon stops and the disk is full.
   Awaitable<bool> Kept(IoThread& thread, std::shared_ptr<BufferHost> host, uint64_t record, AcknowledgementLevel level);
@@ -224,8 +227,16 @@ class ReplayService {
   Awaitable<void> Stats(IoThread& thread, const std::string& buffer, ServerStats& stats);
   Awaitable<void> Waiters(IoThread& thread, const std::string& buffer, std::vector<WaiterInfo>& waiters);
 
-  // Reserves room for a request's payload before it is read, waiting for memory if need be.
-  Awaitable<Verdict> ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller);
+  // Reserves room for a request's payload before it is read, or with kSample or kGet for that of a reply, waiting for memory if need
+  // be.
+  Awaitable<Verdict> ReserveMemory(IoThread& thread, uint64_t bytes, const std::string& buffer, Caller caller,
+                                   Verb verb = Verb::kInsert);
+  // Where frames are read from disk, inserts leave room for that: those that wait for draws must not keep a draw from its frames.
+  bool TryReserveForInsert(uint64_t bytes) {
+    const auto wanted = static_cast<int64_t>(bytes);
+    if (storage_.keeps_data() && budget_.used_bytes() + wanted > budget_.limit_bytes() - ReadRoom()) return false;
+    return budget_.TryReserve(wanted);
+  }
   MemoryBudget& budget() { return budget_; }
 
   // On each thread, a few times a second: what has become too old leaves its buffers there.
@@ -278,28 +289,31 @@ class ReplayService {
   Awaitable<Verdict> CreateOnControl(const Request& request);
   Awaitable<Verdict> AlterOnControl(const Request& request);
   Awaitable<Verdict> DropOnControl(const Request& request);
+  Awaitable<void> DropAtHome(BufferHost& host, std::unique_ptr<Buffer>& dropped);
   Awaitable<Verdict> PublishOnControl(PolicyVersion& version);
   Awaitable<void> InstallVersions(IoThread& thread, PolicyVersions::Snapshot versions);
   // replay_keep.cc
   // replay_fetch.cc
   void LookIfAbsent(const BufferHost& host, SampleCall& call) const;
   Awaitable<Verdict> Fetch(IoThread& thread, const BufferHost& host, std::vector<Frame*> absent,
-                           std::shared_ptr<const Database::View> view, Caller caller);
+                           std::shared_ptr<const Database::View> view, Caller caller, Verb verb);
   Awaitable<void> GetAtHome(BufferHost& host, const Request& request, GetResult& result);
   Awaitable<void> CreditAtHome(BufferHost& host, const SampleRequest& request, const SampleResult& result);
 
+  // True: it could not be kept, and is told so; one that was stored before gets its receipt all the same.
+  bool RefuseUnkept(BufferHost& host, InsertCall& call) const;
   void StartKeeping(BufferHost& host);
   void KeepNew(BufferHost& host);
   void HandOver(BufferHost& host);
+  static bool IsStateDue(const BufferHost& host);
   void SaveState(BufferHost& host);
   void OnKept(BufferHost& host, uint64_t record, bool failed);
-  void WakeKept(BufferHost& host);
+  void WakeKept(const BufferHost& host);
   Awaitable<bool> KeptAtHome(BufferHost& host, uint64_t record, AcknowledgementLevel level);
   Awaitable<Verdict> KeepOnControl(std::function<StorageError(KeptBuffers&)> write);
   std::string DeclareLoaded();
   static void WarnOfDifferences(const std::string& name, const BufferOptions& configured, const BufferOptions& kept);
-  // "" or why nothing more can be kept.
-  Verdict WhyNotKept() const;
+  int64_t ReadRoom() const { return static_cast<int64_t>(config_.in_flight_bytes / 2); }
 
   Verdict Declare(const std::string& name, BufferOptions options, std::shared_ptr<const Directory>* next);
   Awaitable<void> InstallEverywhere(std::shared_ptr<const Directory> directory);
@@ -315,6 +329,7 @@ class ReplayService {
   uint64_t assigned_bytes_ = 0;
   size_t next_home_ = 0;
   uint64_t next_kept_id_ = 1;
+  std::set<std::string> dropping_;  // names whose rows have yet to go
 };
 
 }  // namespace replay::server

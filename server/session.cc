@@ -82,7 +82,7 @@ Awaitable<void> Session::Run(std::unique_ptr<Session> session) {
 }
 
 Awaitable<void> Session::Converse() {
-  for (;;) {
+  while (!ended_) {
     const uint8_t* control = NextMessage();
     if (control == nullptr) {
       const Received received = FillNow();
@@ -181,7 +181,11 @@ bool Session::MayReply() {
 Awaitable<bool> Session::Flush() {
   while (!gates_.empty()) {
     const Gate gate = gates_.back();
-    if (!co_await service_.Kept(thread_, gate.host, gate.record, gate.level)) {
+    const bool was_reading = std::exchange(reading_since_, {}) != steady_clock::time_point{};
+    const bool kept = co_await service_.Kept(thread_, gate.host, gate.record, gate.level);
+    if (was_reading) reading_since_ = steady_clock::now();  // The peer has not been slow.
+    if (!kept) {
+      ended_ = true;
       Shutdown();
       co_return false;
     }
@@ -321,7 +325,8 @@ void Session::ReplyToSample() {
   if (sample_.verdict.done()) {
     thread_.encoder.Sample(request_.id, sample_.result, output_);
     if (request_.sample.consumer.empty()) return;
-    // The plan is promised to whoever asks again.
+    // The plan is promised to whoever asks again; on a disk that takes nothing, for as long as this daemon lives.
+    if (!service_.WhyNotKept().done()) return;
     HoldReplies(host_);
     for (const SamplePart& part : request_.sample.parts)
       if (const auto host = part.buffer.empty() ? nullptr : service_.Find(thread_, part.buffer)) HoldReplies(host);

@@ -128,6 +128,7 @@ class Session {
     uint64_t record = 0;
   };
   std::vector<Gate> gates_;  // what the replies in output_ wait for
+  bool ended_ = false;       // They will never be true.
   std::list<Session*>::iterator place_;
 
   // Of the message being handled.

@@ -108,7 +108,7 @@ Awaitable<bool> Session::TakeColumns() {
 
 // False: there was no room in time, and the reply says so.
 Awaitable<bool> Session::ReservePayload() {
-  if (service_.budget().TryReserve(static_cast<int64_t>(preamble_.payload_bytes))) co_return true;
+  if (service_.TryReserveForInsert(preamble_.payload_bytes)) co_return true;
   co_await PrepareToWait();
   const Verdict reserved = co_await service_.ReserveMemory(thread_, preamble_.payload_bytes, request_.buffer, AsCaller());
   if (reserved.done()) co_return true;

@@ -73,7 +73,7 @@ Session::Rest Session::StartInsert() {
 // The whole payload is in the input buffer. It is validated there, while it is in the cache, and copied to its place last; that
 // place, which has long left the cache, is fetched meanwhile. (Without either, waiting for it was a third of an insert of 4 KB.)
 Session::Rest Session::TakePayloadNow() {
-  if (!service_.budget().TryReserve(static_cast<int64_t>(preamble_.payload_bytes))) return Rest::kReadPayload;
+  if (!service_.TryReserveForInsert(preamble_.payload_bytes)) return Rest::kReadPayload;
   AllocateFrames();
   const uint8_t* at = input_.available().data();
   payload_.clear();
@@ -216,6 +216,7 @@ void Session::ReplyToInsert() {
     HoldReplies(host_, insert_.result.level);
   } else {
     Reply(insert_.verdict);
+    if (insert_.verdict.code == ErrorCode::kAlreadyExists) HoldReplies(host_);  // What it was told of survives.
   }
 }
 

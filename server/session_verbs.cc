@@ -68,9 +68,14 @@ Awaitable<void> Session::FinishOther() {
 
 Awaitable<void> Session::FinishWithBuffer(std::shared_ptr<BufferHost> host) {
   ReplayService::GetResult result;  // of the verbs at the end
+  const bool is_kept = request_.verb == Verb::kReserveGroup || request_.verb == Verb::kAcknowledge ||
+                       request_.verb == Verb::kUpdate || request_.verb == Verb::kDelete;
+  if (is_kept)
+    if (const Verdict verdict = service_.WhyNotKept(*host); !verdict.done()) co_return Reply(verdict);
   switch (request_.verb) {
     case Verb::kReportCost:
       co_await service_.ReportCost(thread_, host, request_.cost);
+      HoldReplies(host);
       co_return thread_.encoder.Done(request_.id, output_);
     case Verb::kReserveGroup: {
       co_await PrepareToWait();

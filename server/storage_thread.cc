@@ -117,12 +117,13 @@ void StorageThread::TryAgainLater() {
 void StorageThread::Work() {
   while (!queue_.empty()) {
     const StorageError error = broken_.failed() ? broken_ : queue_.front().write(*buffers_);
-    if (error.problem == StorageProblem::kFull && !broken_.failed() && !stopping_) {
+    const bool is_left_out = error.problem == StorageProblem::kFull && queue_.front().may_be_left_out;
+    if (error.problem == StorageProblem::kFull && !broken_.failed() && !stopping_ && !is_left_out) {
       if (!full_.exchange(true)) Log(LogLevel::kWarning, "storage full: inserts are refused", {{"error", error.message}});
       TryAgainLater();
       break;
     }
-    if (error.failed() && !broken_.failed()) Break(error);
+    if (error.failed() && !broken_.failed() && !is_left_out) Break(error);
     Task task = std::move(queue_.front());
     queue_.pop_front();
     queued_bytes_.fetch_sub(task.frame_bytes, std::memory_order_relaxed);

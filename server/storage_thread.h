@@ -54,6 +54,7 @@ class StorageThread {
     std::function<void()> written;                  // if given: on the storage thread, once it survives kill -9
     std::function<void(const StorageError&)> done;  // on the storage thread, once it survives a power cut, or has failed
     uint64_t frame_bytes = 0;                       // that it holds in memory
+    bool may_be_left_out = false;                   // on a full disk, instead of being waited for
   };
   void Keep(Task task);
   // Of frames that have yet to be written.

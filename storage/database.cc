@@ -1,6 +1,7 @@
 #include "storage/database.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,7 @@ rocksdb::Options MakeOptions(uint64_t memory_bytes) {
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   options.max_total_wal_size = 256u << 20;
   options.max_background_jobs = 2;
+  options.allow_fallocate = false;  // What is free is free.
   options.max_open_files = 256;
   options.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
   options.keep_log_file_num = 4;
@@ -60,6 +63,7 @@ struct Database::Tables {
     db->Close();
   }
   std::string path;
+  std::atomic<uint64_t> views{0};
   std::unique_ptr<rocksdb::DB> db;
   std::vector<rocksdb::ColumnFamilyHandle*> families;  // RocksDB's default, which stays empty, then as kNames
   rocksdb::ColumnFamilyHandle* of(Rows rows) const { return families[1 + static_cast<size_t>(rows)]; }
@@ -88,6 +92,7 @@ struct Database::Batch::Changes {
   explicit Changes(const Tables* of) : tables(of) {}
   const Tables* const tables;
   rocksdb::WriteBatch batch{};
+  bool puts = false;
   rocksdb::Status status;  // the first that is not good: a key or value too large for RocksDB, which nothing of ours is
   void Note(const rocksdb::Status& next) {
     if (status.ok()) status = next;
@@ -98,6 +103,7 @@ Database::Batch::Batch(const Database& database) : changes_(std::make_unique<Cha
 Database::Batch::~Batch() = default;
 
 void Database::Batch::Put(Rows rows, std::string_view key, std::string_view value) {
+  changes_->puts = true;
   changes_->Note(changes_->batch.Put(changes_->tables->of(rows), AsSlice(key), AsSlice(value)));
 }
 
@@ -111,10 +117,13 @@ void Database::Batch::DeleteRange(Rows rows, std::string_view begin, std::string
 
 uint64_t Database::Batch::bytes() const { return changes_->batch.GetDataSize(); }
 
+StorageError Database::HasRoomFor(uint64_t bytes) const { return folder_.HasRoomFor(bytes + kWriteOverhead); }
+
 StorageError Database::Write(const Batch& batch, Survives survives) {
   if (broken_.failed()) return broken_;
   if (!batch.changes_->status.ok()) return ErrorOf("cannot write to", tables_->path, batch.changes_->status);
-  if (StorageError error = folder_.HasRoomFor(batch.bytes() + kWriteOverhead); error.failed()) return error;
+  if (batch.changes_->puts)
+    if (StorageError error = HasRoomFor(batch.bytes()); error.failed()) return error;
   rocksdb::WriteOptions options;
   options.sync = survives == Survives::kNow;
   const rocksdb::Status status = tables_->db->Write(options, &batch.changes_->batch);
@@ -147,8 +156,21 @@ StorageError Database::Get(Rows rows, std::string_view key, std::optional<std::s
   return status.ok() || status.IsNotFound() ? StorageError{} : ErrorOf("cannot read", tables_->path, status);
 }
 
-Database::View::View(const Database& database) : database_(database), snapshot_(database.tables_->db->GetSnapshot()) {}
-Database::View::~View() { database_.tables_->db->ReleaseSnapshot(static_cast<const rocksdb::Snapshot*>(snapshot_)); }
+Database::View::View(const Database& database)
+    : database_(database), snapshot_((++database.tables_->views, database.tables_->db->GetSnapshot())) {}
+Database::View::~View() {
+  database_.tables_->db->ReleaseSnapshot(static_cast<const rocksdb::Snapshot*>(snapshot_));
+  --database_.tables_->views;
+}
+
+// A View that begins from here on sees the deletion.
+void Database::DropFiles(Rows rows, std::string_view begin, std::string_view end) {
+  if (tables_->views > 0) return;
+  const rocksdb::Slice first = AsSlice(begin), last = AsSlice(end);
+  // Best effort: what stays is deleted all the same.
+  rocksdb::DeleteFilesInRange(tables_->db.get(), tables_->of(rows), &first, &last, /*include_end=*/false)
+      .PermitUncheckedError();
+}
 
 StorageError Database::View::Get(Rows rows, std::string_view key,
                                  const std::function<void(std::optional<std::string_view>)>& use) const {

@@ -42,6 +42,10 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
+  // Gives back the room of files that have nothing but rows of a range, which have been deleted, at once and not when RocksDB comes to
+  // them. Not while there are Views: they might still need them.
+  void DropFiles(Rows rows, std::string_view begin, std::string_view end);
+
   // Changes that are made all or none. Copies what it is given.
   class Batch {
    public:
@@ -60,8 +64,10 @@ class Database {
     std::unique_ptr<Changes> changes_;
   };
   enum class Survives : uint8_t { kNow, kLater };
+  // What only deletes may use the reserve.
   StorageError Write(const Batch& batch, Survives survives);
   StorageError Write(std::span<const Change> changes);  // now
+  StorageError HasRoomFor(uint64_t bytes) const;        // kFull; what is written without asking finds out itself
   // All that was written survives from here on.
   StorageError Sync();
 
