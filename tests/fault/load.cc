@@ -94,6 +94,7 @@ void Load::Write(Writing* writing, RawClient connection, uint64_t seed) {
 // False: what it says is not an answer, whether it was done shows later.
 bool Load::TakeReply(Writing* writing, OfferedRequest* request, RawClient* connection) {
   const RawReply reply = connection->Receive(kPatience);
+  if (ignore_) return false;
   if (!reply.ok()) {
     const bool may = reply.code() == schema::ErrorCode::UNAVAILABLE || options_.may_refuse;
     report_.Require(may, "inserts_refused", writing->name + ": " + reply.ToString());
@@ -139,7 +140,7 @@ bool Load::Change(Writing* writing, Client* client, std::mt19937_64* chance) {
   if (remove) {
     chosen[0]->state = OfferedItem::State::kDeleting;
     const auto deleted = client->Delete(writing->buffer, {&chosen[0]->id, 1});
-    if (!deleted) return false;
+    if (!deleted || ignore_) return false;
     chosen[0]->state = OfferedItem::State::kDeleted;
     return true;
   }
@@ -149,7 +150,7 @@ bool Load::Change(Writing* writing, Client* client, std::mt19937_64* chance) {
     updates.push_back({.trajectory_id = item->id, .priority = *item->pending_reward + 1, .reward = item->pending_reward});
   }
   const auto done = client->Update(writing->buffer, updates);
-  if (!done) return false;
+  if (!done || ignore_) return false;
   for (size_t i = 0; i < chosen.size(); ++i) {
     if ((*done)[i].outcome != UpdateResult::Outcome::kDone) Fail("an Update of " + chosen[i]->id + " found nothing");
     chosen[i]->revision = (*done)[i].revision;
@@ -170,6 +171,7 @@ void Load::Sample(Sampling* sampling) {
       if (batch.error().code == ErrorCode::kTimedOut) continue;  // Nothing is there yet.
       return;
     }
+    if (ignore_) return;
     sampling->step = step;
     sampling->drawn.clear();
     for (const Draw& draw : batch->draws) sampling->drawn.push_back(draw.item);

@@ -47,6 +47,8 @@ class Load {
   ~Load() { Stop(); }
   // Waits until each thread has noticed that its connection is gone, or does nothing more.
   void Stop();
+  // What is answered from now on counts as not answered: nobody can say whether that was before or after the injection.
+  void IgnoreAnswers() { ignore_ = true; }
   const std::atomic<int64_t>& acknowledged() const { return acknowledged_; }  // trajectories
 
  private:
@@ -58,7 +60,7 @@ class Load {
 
   const LoadOptions options_;
   Report& report_;
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, ignore_{false};
   std::atomic<int64_t> acknowledged_{0};
   std::vector<std::thread> threads_;
 };

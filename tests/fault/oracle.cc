@@ -6,7 +6,8 @@ namespace replay::fault {
 namespace {
 
 std::string Describe(const OfferedRequest& request, const std::string& id) {
-  return id + " (sequence " + std::to_string(request.sequence) + ", level " + (request.level.empty() ? "disk" : request.level) +
+  return id + " (sequence " + std::to_string(request.sequence) + ", level " +
+         (request.level.empty() ? "of the buffer" : request.level) +
          (request.acknowledged ? ", acknowledged as " + std::to_string(request.first_item) : ", unanswered") + ")";
 }
 
@@ -33,7 +34,7 @@ Found ScanAll(Client& client, const std::string& buffer, Report* report) {
 }
 
 bool Oracle::Survives(const OfferedRequest& request) const {
-  return std::find(durable_.begin(), durable_.end(), request.level.empty() ? "disk" : request.level) != durable_.end();
+  return std::find(durable_.begin(), durable_.end(), request.level.empty() ? level_ : request.level) != durable_.end();
 }
 
 void Oracle::CompareItem(OfferedRequest& request, size_t index, const FoundItem* found) {

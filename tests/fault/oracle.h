@@ -64,8 +64,9 @@ Found ScanAll(Client& client, const std::string& buffer, Report* report);
 
 class Oracle {
  public:
-  // `durable`: the levels that what was injected is to be survived at.
-  Oracle(Report* report, std::vector<std::string> durable) : report_(*report), durable_(std::move(durable)) {}
+  // `durable`: the levels that what was injected is to be survived at; `level`: of the buffers.
+  Oracle(Report* report, std::string level, std::vector<std::string> durable)
+      : report_(*report), level_(std::move(level)), durable_(std::move(durable)) {}
 
   // A buffer that evicts nothing. Takes what it finds for the truth where that is open.
   void Compare(std::vector<Writing>& writings, const std::string& buffer, const Found& found);
@@ -77,6 +78,7 @@ class Oracle {
   void CompareItem(OfferedRequest& request, size_t index, const FoundItem* found);
 
   Report& report_;
+  const std::string level_;
   const std::vector<std::string> durable_;
 };
 

@@ -18,7 +18,7 @@ Trial::Trial(const Options& options, Report* report, const TrialOptions& trial, 
       chance_(seed),
       daemon_(options.replayd, trial.folder,
               {.data = trial.data, .buffers = BuffersOf(trial.buffer_level), .io_threads = trial.io_threads}),
-      oracle_(report, trial.durable) {
+      oracle_(report, trial.buffer_level, trial.durable) {
   for (int i = 0; i < 4; ++i) {
     const bool evicts = i == 3;
     writings_.push_back({.name = "w" + std::to_string(i),
@@ -36,7 +36,7 @@ bool Trial::Start() {
   return ended.status == Ended::kRunning;
 }
 
-void Trial::RunLoad(double ms, const std::function<void()>& inject) {
+void Trial::RunLoad(double ms, const std::function<void()>& inject, bool sharp) {
   const uint64_t batches = sampling_.batches;
   Load load({.address = daemon_.address(),
              .seed = chance_(),
@@ -45,6 +45,7 @@ void Trial::RunLoad(double ms, const std::function<void()>& inject) {
              .may_refuse = options_.may_refuse},
             &writings_, &sampling_, &report_);
   SleepMs(ms);
+  if (sharp) load.IgnoreAnswers();
   inject();
   load.Stop();
   report_.Add("acknowledged", load.acknowledged());

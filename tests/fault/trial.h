@@ -31,8 +31,8 @@ class Trial {
   DaemonProcess& daemon() { return daemon_; }
   // Started anew. False, and a violation, if it does not come up.
   bool Start();
-  // `inject` is called `ms` after the load has begun, and ends the daemon.
-  void RunLoad(double ms, const std::function<void()>& inject);
+  // `inject` is called `ms` after the load has begun, and ends the daemon. `sharp`: what is answered from then on is ignored.
+  void RunLoad(double ms, const std::function<void()>& inject, bool sharp = false);
   // What it was asked for and answered before against what is there.
   bool Restart();
   // The same, without sending anything again.
