@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   const Injection injections[] = {
       {"kills", "kill -9 under load (R1)", 40, 1000, RunKills},
       {"power-cuts", "ext4 that forgets what was not synced (R2); root only", 5, 200, RunPowerCuts},
-      {"cut-replies", "replies that never arrive (R4); a round is a reply", 500, 20'000, RunCutReplies},
+      {"cut-replies", "replies that never arrive (R4); a round is a cut, which takes several", 500, 20'000, RunCutReplies},
       {"damage", "bits flipped and logs cut (R6)", 60, 500, RunDamage},
       {"disk-full", "a disk without room (R8); root only", 5, 100, RunDiskFull},
       {"locks", "two daemons, one folder; kill -9 and start (R17, R18)", 10, 100, RunLocks}};
