@@ -29,6 +29,7 @@ class Trial {
   Trial(const Options& options, Report* report, const TrialOptions& trial, uint64_t seed);
 
   DaemonProcess& daemon() { return daemon_; }
+  std::vector<Writing>& writings() { return writings_; }
   // Started anew. False, and a violation, if it does not come up.
   bool Start();
   // `inject` is called `ms` after the load has begun, and ends the daemon. `sharp`: what is answered from then on is ignored.
