@@ -65,7 +65,9 @@ bool Cut(const Options& options, Report* report, Mounted* disk, const std::strin
         CutPower(disk->path());
         SleepMs(static_cast<double>((*chance)() % 10));
         const Ended ended = trial.daemon().Kill();
-        if (ended.status != Ended::kRunning) report->Add("ended_by_itself");  // A disk that refuses everything.
+        if (ended.status == Ended::kRunning) return;
+        if (report->count("ended_by_itself") == 0) Say("power-cuts: at a disk that refuses everything: " + ended.ToString());
+        report->Add("ended_by_itself");
       };
       trial.RunLoad(15 + static_cast<double>((*chance)() % 60'000) / 1000, cut, /*sharp=*/true);
       disk->Unmount();
