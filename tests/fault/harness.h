@@ -92,7 +92,7 @@ class Mounted {
   const std::string how_, path_;
   bool mounted_ = false;
 };
-// "" or why this process may not mount.
+// "" or why this process may not mount. What it mounts from then on nobody else sees. Before it starts a thread.
 std::string WhyNoMount();
 
 }  // namespace replay::fault
