@@ -1479,7 +1479,7 @@ class Simulation {
   }
 
   void Step() {
-    if (Below(24) == 0) return Spill();
+    if (Below(100) == 0) return Spill();
     const uint64_t dice = Below(100);
     if (dice < 38)
       Insert();
@@ -1766,7 +1766,7 @@ class Simulation {
       if (model_.options.parts > 1 && Below(8)) request.world_size = model_.options.parts;
       request.rank = static_cast<uint32_t>(Below(request.world_size));
       if (!request.step) request.step = version_ - static_cast<int64_t>(Below(3));
-      if (Below(16) == 0) *request.step -= 6;  // mostly one whose plan is no longer kept
+      if (Below(12) == 0) *request.step -= 6;  // mostly one whose plan is no longer kept
       const auto& plans = model_.plans[request.consumer];
       if (!plans.empty() && Below(2)) {  // one that was drawn, or nearly
         const uint32_t rank = request.rank;
