@@ -1760,7 +1760,7 @@ class Simulation {
       request.world_size = model_.options.parts;
       request.rank = static_cast<uint32_t>(Below(request.world_size));
     }
-    if (Below(5) == 0) {
+    if (Below(4) == 0) {
       request.consumer = "c" + to_string(Below(2));
       request.world_size = static_cast<uint32_t>(1 + Below(3));
       if (model_.options.parts > 1 && Below(8)) request.world_size = model_.options.parts;
