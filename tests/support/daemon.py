@@ -73,6 +73,7 @@ class Daemon:
         self.close()
 
     def start(self):
+        self.tcp_address = self.metrics_url = None  # those of the life before
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 [binary("replayd"), "--config", str(self.config_path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
