@@ -116,7 +116,10 @@ def test_what_was_answered_under_load_is_there_after_kill_9(data):
             writers = [threading.Thread(target=write, args=(writer, stop)) for writer in (1, 2, 3)]
             for writer in writers:
                 writer.start()
-            time.sleep(0.2 + chance.random() / 2)
+            enough = len(answered) + 10
+            while len(answered) < enough:
+                time.sleep(0.01)
+            time.sleep(chance.random() / 2)
             stop.set()
             daemon.kill()
             daemon.start()
@@ -125,7 +128,7 @@ def test_what_was_answered_under_load_is_there_after_kill_9(data):
             there = exported(daemon, "rollouts")
             assert len(there) == len(set(there)), "each once"
             assert {f"t{number}" for number in answered} <= set(there) <= {f"t{number}" for number in offered}
-        assert len(answered) > 10 * RESTARTS
+        assert len(answered) >= 10 * RESTARTS
 
 
 def test_the_reply_says_what_an_insert_survives_and_what_survives_is_there(data):
