@@ -200,8 +200,9 @@ Frame EncodeVersions(const RequestHead& head, std::string_view run_id) {
 }
 
 std::string CheckLevel(std::string_view level) {
-  if (level.empty() || std::find(kLevelNames.begin(), kLevelNames.end(), level) != kLevelNames.end()) return "";
-  return "level is \"" + std::string(level) + "\": it must be one of " + JoinNames(kLevelNames, ", ");
+  if (level.empty()) return "";
+  const Result<uint16_t> number = ParseEnum("level", level, kLevelNames);
+  return number ? "" : number.error().message;
 }
 
 std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead& head, const InsertHead& insert,
@@ -219,8 +220,8 @@ std::span<const uint8_t> EncodeInsert(ControlBuilder& builder, const RequestHead
   to.setPartial(insert.partial);
   if (!insert.level.empty()) {
     to.setHasLevel(true);
-    const auto found = std::find(kLevelNames.begin(), kLevelNames.end(), insert.level);  // It passed CheckLevel.
-    to.setLevel(static_cast<schema::AcknowledgementLevel>(found - kLevelNames.begin()));
+    const Result<uint16_t> number = ParseEnum("level", insert.level, kLevelNames);  // It passed CheckLevel.
+    to.setLevel(static_cast<schema::AcknowledgementLevel>(*number));
   }
   auto sizes = to.initFrameBytes(static_cast<unsigned>(frames.size()));
   uint64_t payload_bytes = 0;

@@ -13,14 +13,6 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kPolicies = {"uniform", "positive_bias"};
 
-// Position of `text` among `allowed`, or an Error that names field, value and the allowed values.
-template <size_t N>
-Result<uint16_t> ParseEnum(const char* field, const std::string& text, const std::array<std::string_view, N>& allowed) {
-  const auto found = std::find(allowed.begin(), allowed.end(), text);
-  if (found != allowed.end()) return static_cast<uint16_t>(found - allowed.begin());
-  return Refuse(std::string(field) + " is \"" + text + "\": it must be one of " + JoinNames(allowed, ", "));
-}
-
 // The enum-valued options, with `policy` resolved into the two that it presets; what is given beside it goes before.
 struct ParsedKinds {
   std::optional<uint16_t> retention;

@@ -1,11 +1,14 @@
 #pragma once
 // How the client's codec builds a request: sized first, then filled in place.
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "client/codec.h"
+#include "schema/names.h"
 #include "schema/protocol.capnp.h"
 
 namespace replay {
@@ -35,5 +38,13 @@ inline void FillColumnSizes(std::span<const EncodedColumn> columns, capnp::List<
 }
 
 inline Error Refuse(std::string what) { return {ErrorCode::kInvalidArgument, std::move(what)}; }
+
+// Position of `text` among `allowed`, or an Error that names field, value and the allowed values.
+template <size_t N>
+Result<uint16_t> ParseEnum(const char* field, std::string_view text, const std::array<std::string_view, N>& allowed) {
+  const auto found = std::find(allowed.begin(), allowed.end(), text);
+  if (found != allowed.end()) return static_cast<uint16_t>(found - allowed.begin());
+  return Refuse(std::string(field) + " is \"" + std::string(text) + "\": it must be one of " + JoinNames(allowed, ", "));
+}
 
 }  // namespace replay

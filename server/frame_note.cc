@@ -32,7 +32,7 @@ std::string TagsNote(const Frame& core, bool has_tags) {
 
 void Persist(Archive& archive, Frame& frame, std::string note) {
   archive(frame, note);
-  if (archive.loading() && frame.is_absent()) frame = Frame::Absent(frame.size(), frame.number(), note);
+  if (archive.loading() && frame.is_absent() && !note.empty()) frame = Frame::Absent(frame.size(), frame.number(), note);
 }
 
 }  // namespace

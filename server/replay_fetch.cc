@@ -64,12 +64,7 @@ struct Reading {
 
 void ReplayService::LookIfAbsent(const BufferHost& host, SampleCall& call) const {
   call.view = nullptr;
-  if (host.kept_id == 0 || !call.verdict.done()) return;
-  const auto is_absent = [](const Frame& frame) { return frame.is_absent(); };
-  if (std::any_of(call.result.frames.begin(), call.result.frames.end(), is_absent) ||
-      std::any_of(call.result.columns.begin(), call.result.columns.end(),
-                  [](const ColumnOf& each) { return each.column.is_absent(); }))
-    call.view = storage_.Look();
+  if (host.kept_id > 0 && call.verdict.done() && !AbsentOf(call.result).empty()) call.view = storage_.Look();
 }
 
 Awaitable<Verdict> ReplayService::Fetch(IoThread& thread, const BufferHost& host, std::vector<Frame*> absent,

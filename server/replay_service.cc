@@ -119,15 +119,13 @@ struct VersionWaiter final : Waiter {
 struct MemoryWaiter final : Waiter {
   MemoryWaiter(IoThread& own_thread, ReplayService& replay_service, const StorageThread& storage_thread, uint64_t wanted_bytes,
                const Caller& caller, Verb waiting_verb)
-      : Waiter(own_thread, caller, waiting_verb),
-        service(replay_service),
-        budget(service.budget()),
-        storage(storage_thread),
-        bytes(wanted_bytes) {}
+      : Waiter(own_thread, caller, waiting_verb), service(replay_service), storage(storage_thread), bytes(wanted_bytes) {}
   bool Attempt() override {
-    return verb == Verb::kInsert ? service.TryReserveForInsert(bytes) : budget.TryReserve(static_cast<int64_t>(bytes));
+    return verb == Verb::kInsert ? service.TryReserveForInsert(bytes)
+                                 : service.budget().TryReserve(static_cast<int64_t>(bytes));
   }
   std::string Why() const override {
+    const MemoryBudget& budget = service.budget();
     return std::to_string(bytes) + " bytes wanted, " + std::to_string(budget.used_bytes()) + " of " +
            std::to_string(budget.limit_bytes()) + " bytes in use";
   }
@@ -135,7 +133,6 @@ struct MemoryWaiter final : Waiter {
   WaitReason Reason() const override { return storage.queued_bytes() >= bytes ? WaitReason::kStorage : WaitReason::kMemory; }
 
   ReplayService& service;
-  MemoryBudget& budget;
   const StorageThread& storage;
   const uint64_t bytes;
 };
